@@ -17,11 +17,12 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from common.schema import Field, StructType, schema_from_json
 from common.schema.evolution import NO_COLUMNS, joined_columns
+from common.settings import Stream
 from common.settings.appearing import with_routes
 from common.settings.kafka_columns import KAFKA_FIELDS
 from common.settings.own_columns import columns_at
@@ -30,29 +31,21 @@ from common.stage.appeared_routes import ROUTES, AppearedRoutes
 from common.stage.markers import marker_from_bytes
 from common.stage.versions import versions_folder
 from common.tables.urls import comparable
+from delta_loader.load.report import StreamReport
+from delta_loader.service import LoaderService
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.json_document import parse_document
 from stage_writer.decode.unknown.offers import type_of
+from stage_writer.parquet.buffer import StagedRows, TableFormat
+from stage_writer.ports import Converter
 from stage_writer.stage.route_registry import RouteRegistry
-from tests.simulation.converter import BAD, GOOD
+from tests.simulation.converter import BAD, GOOD, Registry
 from tests.simulation.evolving import GAINING, EvolvingConverter, sent_beside
 from tests.simulation.invariants import Objects, StageInvariants
-from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Evolving, settings_of
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Evolving, Loads, Wanted, settings_of
 from tests.simulation.store import SimulatedStore
-from tests.simulation.world import SILENT, Crash, WorldClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from common.settings import Stream
-    from delta_loader.load.report import StreamReport
-    from delta_loader.service import LoaderService
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.dependency import Dependency
-    from stage_writer.parquet.buffer import StagedRows, TableFormat
-    from stage_writer.ports import Converter
-    from tests.simulation.converter import Registry
-    from tests.simulation.kinds import Context, Loads, Wanted
-    from tests.simulation.world import Process, World
+from tests.simulation.world import SILENT, Crash, Process, World, WorldClock
 
 OWN = {
     "columns": "n BIGINT",

@@ -1,33 +1,25 @@
 """Rules of tables that appear, each broken on purpose (see mutations.py)."""
 
-from __future__ import annotations
-
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+from common.ports import ObjectStore
 from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, joined_columns
+from common.settings import Stream
 from common.settings.own_columns import columns_at
 from common.stage import appeared_routes
 from common.stage.appeared_routes import AppearedRoutes
+from delta_loader.stage.listed import Listing
 from delta_loader.stage.reading import Stage
 from stage_writer.stage import gaining, route_registry
 from stage_writer.stage.route_registry import RouteRegistry
-from tests.simulation.world import STALLS
+from tests.simulation.world import STALLS, Chances
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-
-    from common.ports import ObjectStore
-    from common.settings import Stream
-    from delta_loader.stage.listed import Listing
-    from tests.simulation.world import Chances
-
-    Keys = Mapping[str, tuple[str, ...]]
+Keys = Mapping[str, tuple[str, ...]]
 
 
 def the_agreement_is_not_exclusive() -> AbstractContextManager[object]:

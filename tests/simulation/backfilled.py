@@ -5,18 +5,12 @@ reported success, the records that it names are required, also where no marker s
 rewound.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from tests.simulation.invariants import StageInvariants, first_origin
+from common.spans import TopicPartition
+from tests.simulation.invariants import Objects, StageInvariants, first_origin
 from tests.simulation.kinds import STAGE, Context, Kind, settings_of
 from tests.simulation.operators import Operator
-
-if TYPE_CHECKING:
-    from common.spans import TopicPartition
-    from tests.simulation.invariants import Objects
 
 _BEFORE = 12
 """The most records that a log has when its stream starts."""

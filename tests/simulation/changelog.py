@@ -7,27 +7,22 @@ idempotent producer's broker would drop are kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from common.errors import BrokerError, StateError, StoreError
 from common.metrics import Metrics
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.changelog.changelog import PIECE, TASK, TopicChangelog
-from stage_writer.changelog.ports import Appended, missing_messages
+from stage_writer.changelog.ports import Appended, Changelog, ChangelogMessage, missing_messages
+from stage_writer.ports import Converter
 from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter
 from tests.simulation.counting import TOPOLOGY, build
 from tests.simulation.kinds import Context, Counting, settings_of
-from tests.simulation.world import WorldClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from stage_writer.changelog.ports import Changelog, ChangelogMessage
-    from stage_writer.ports import Converter
-    from tests.simulation.world import Process, World
+from tests.simulation.world import Process, World, WorldClock
 
 Result = TypeVar("Result")
 TOPIC, TOPIC_ID = Topic("orders-changes"), "the only one"

@@ -10,38 +10,28 @@ the possible rows. The records of a key are in one Kafka partition. A sequence i
 them a deleted row's sequence is forgotten at the end of a load, and how events are divided into loads is random.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, replace
-from typing import TYPE_CHECKING
 
 from common.schema import Field, Primitive, StructType
+from common.settings import Stream
 from common.settings.kafka_columns import KAFKA_FIELDS
 from common.settings.merging import merge_by_of
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.markers import TableKind
 from common.tables.changes import DELETE_COLUMN, staged_columns
+from delta_loader.load.ports import RefusalPorts
 from stage_writer.convert import table_format
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.ports import Converter
 from tests.fakes.events import Event, Forbids, Row, Table, replay
-from tests.simulation.converter import BAD, PlainConverter
-from tests.simulation.delta_log import CHECKED, CONSTRAINT, Place
-from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Kind, settings_of
+from tests.simulation.converter import BAD, PlainConverter, Registry
+from tests.simulation.delta_log import CHECKED, CONSTRAINT, Place, SimulatedTables
+from tests.simulation.kafka import Record as Sent
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Kind, Wanted, settings_of
 from tests.simulation.refusing import CheckedLog, refusing_ports
-from tests.simulation.world import Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from common.settings import Stream
-    from delta_loader.load.ports import RefusalPorts
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.ports import Converter
-    from tests.simulation.converter import Registry
-    from tests.simulation.delta_log import SimulatedTables
-    from tests.simulation.kafka import Record as Sent
-    from tests.simulation.kinds import Wanted
-    from tests.simulation.world import Process
+from tests.simulation.world import Fault, Process
 
 _IDS = range(5)
 _CHECKS: dict[str, Forbids] = {

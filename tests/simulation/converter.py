@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from operator import eq
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from common.errors import RegistryError
 from common.schema import StructType, parse_ddl, schema_to_json, to_arrow_schema
+from common.settings import Stream
 from common.settings.kafka_columns import KAFKA_FIELDS
+from common.spans import TopicPartition
 from common.stage.markers import TableKind
+from common.stage.state_files import StateFiles
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.dependency import Dependency
 from stage_writer.parquet.buffer import StagedRows, TableFormat
-from tests.simulation.world import Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from common.stage.state_files import StateFiles
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.ports import StateStore
-    from tests.simulation.world import World
+from stage_writer.ports import StateStore
+from tests.simulation.world import Fault, World
 
 LEFT, RIGHT = "memory://orders_left", "memory://orders_right"
 GOOD, BAD = b'{"n": 1}', b'{"n": 1.5}'

@@ -6,33 +6,26 @@ and does not use the tasks' state. Where operators gave positions up, their reco
 model then knows the possible counts.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from common.metrics import Metrics
+from common.settings import Stream
+from common.spans import TopicPartition
 from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter
-from stage_writer.topologies import Processor, PunctuationType, Topology
+from stage_writer.topologies import Processor, ProcessorContext, PunctuationType, Record, Topology
 from stage_writer.topologies.stores import Stores
+from tests.fakes.delta_tables import MemoryTable
 from tests.simulation.files import rows_in
+from tests.simulation.kafka import Record as Sent
+from tests.simulation.store import Bucket
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from common.settings import Stream
-    from common.spans import TopicPartition
-    from stage_writer.topologies import ProcessorContext, Record
-    from tests.fakes.delta_tables import MemoryTable
-    from tests.simulation.kafka import Record as Sent
-    from tests.simulation.store import Bucket
-
-    Place = tuple[int, int, int]
+Place = tuple[int, int, int]
 
 ONE, TWO, QUIET, BAD = b'{"n": 1}', b'{"n": 2}', b'{"n": 0}', b'{"n": -1}'
 """Records that are counted: with a row, with two, with none; and one for which the code fails after it has counted."""

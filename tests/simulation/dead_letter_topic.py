@@ -5,31 +5,24 @@ Each dead letter of the table is in the topic once. A given-up record may be in 
 deleted topic are sent once more where the new topic reaches their offsets.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from delta_loader.load.ports import SendsRefused
 from delta_loader.load.refused_to_topic import RefusedToTopic
-from tests.simulation.delta_log import Place
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.outbox.ports import Outlets
+from stage_writer.parquet.buffer import StagedRows
+from stage_writer.ports import Converter
+from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.kinds import DEAD_LETTERS, Context, settings_of
 from tests.simulation.outgoing import Coordinator, SourceMessage, outlets
 from tests.simulation.refusing import NumbersConverter, RefusalPorts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
-    from delta_loader.load.ports import SendsRefused
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.outbox.ports import Outlets
-    from stage_writer.parquet.buffer import StagedRows
-    from stage_writer.ports import Converter
-    from tests.simulation.delta_log import SimulatedTables
-    from tests.simulation.store import SimulatedStore
-    from tests.simulation.world import Process
+from tests.simulation.store import SimulatedStore
+from tests.simulation.world import Process
 
 _TOPIC = "orders-errors"
 

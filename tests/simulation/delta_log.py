@@ -6,11 +6,9 @@ below a start and of refused records are left out, a row that violates the table
 events are merged by the loader's own statement, run by DuckDB. Rows and txn actions change together.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -18,10 +16,17 @@ import pyarrow.compute as pc
 
 from common.errors import TableError
 from common.schema import schema_from_json
+from common.schema.evolution import Addition
 from common.settings.stream import KAFKA_COLUMNS
-from common.spans import Offset, Partition, Position, Topic, TopicPartition
+from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
-from delta_loader.tables.commits import Conflicted, NotWritten
+from common.tables.changes import MergeBy
+from common.tables.history import LoggedCommit
+from common.tables.state import TableState
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import CommitOutcome, Conflicted, DeadLetterRow, NotWritten, TableCommit, Target
+from delta_loader.tables.file_split import SparkWrite
+from delta_loader.tables.load_modes.casting import Widening
 from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode, through_spark
 from delta_loader.tables.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
 from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
@@ -31,22 +36,8 @@ from tests.fakes import database
 from tests.fakes.delta_tables import MemoryDeltaTables, MemoryTable
 from tests.fakes.judged import judged
 from tests.simulation.files import rows_in
-from tests.simulation.world import Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from common.schema.evolution import Addition
-    from common.spans import Span
-    from common.tables.changes import MergeBy
-    from common.tables.history import LoggedCommit
-    from common.tables.state import TableState
-    from delta_loader.plan.plan import TableShape
-    from delta_loader.tables.commits import CommitOutcome, DeadLetterRow, TableCommit, Target
-    from delta_loader.tables.file_split import SparkWrite
-    from delta_loader.tables.load_modes.casting import Widening
-    from tests.simulation.store import Bucket
-    from tests.simulation.world import World
+from tests.simulation.store import Bucket
+from tests.simulation.world import Fault, World
 
 CONSTRAINT = "delta.constraints.world"
 CHECKED = 3, frozenset[str]()

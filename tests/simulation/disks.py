@@ -7,35 +7,27 @@ Rules:
 2. A machine that stops has another boot id when it is back, and may have lost any part of what was not closed.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import lmdb
 
 from common.metrics import Metrics
+from common.spans import TopicPartition
+from stage_writer.ports import Converter
 from stage_writer.tasks.keeping import Keeping
 from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter
-from stage_writer.topologies.stores import disk
+from stage_writer.topologies.stores import Backend, StoreBuilder, disk
 from tests.simulation.counting import topology
 from tests.simulation.kinds import Context, Counting
-from tests.simulation.world import Fault, WorldClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.spans import TopicPartition
-    from stage_writer.ports import Converter
-    from stage_writer.topologies.stores import Backend, StoreBuilder
-    from tests.simulation.world import Process, World
+from tests.simulation.world import Fault, Process, World, WorldClock
 
 _STOPS = 0.4
 """The fraction of dead processes whose machine stopped."""

@@ -19,7 +19,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
 from bootstrap.accepting import require_whole
 from bootstrap.apply import stage as staging
@@ -28,36 +29,28 @@ from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.restart import Restart, plan_restart
 from bootstrap.plans.state import Author, Ends
 from common.errors import KafkaDeltaExpressError
-from common.settings import Settings
+from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
 from common.tables.stream_history import StreamHistory
 from common.tables.transactions import TxnIds
+from delta_loader.tables.commits import TableCommit
 from stage_writer.partitions.flush_decision import FlushLimits
+from stage_writer.ports import Converter
 from tests.builders import settings_of
-from tests.simulation.converter import BAD, GOOD, PlainConverter
+from tests.fakes.delta_tables import MemoryTable
+from tests.simulation.converter import BAD, GOOD, PlainConverter, Registry
 from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.history import Verdict
-from tests.simulation.kafka import Broker
+from tests.simulation.invariants import Objects
+from tests.simulation.kafka import Broker, Record
 from tests.simulation.kinds import Context, Kind
 from tests.simulation.operators import GivenUpPositions
 from tests.simulation.row_invariants import RowInvariants
 from tests.simulation.services import Services
-from tests.simulation.shared_log import SharedLog
+from tests.simulation.shared_log import Entry, SharedLog
 from tests.simulation.store import Bucket
 from tests.simulation.world import Chances, Crash, Fault, Process, World
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from common.settings import Stream
-    from delta_loader.tables.commits import TableCommit
-    from stage_writer.ports import Converter
-    from tests.fakes.delta_tables import MemoryTable
-    from tests.simulation.converter import Registry
-    from tests.simulation.invariants import Objects
-    from tests.simulation.kafka import Record
-    from tests.simulation.shared_log import Entry
 
 TOPICS = ("orders", "payments", "orders_v2")
 STAGES = ("memory://stage", "memory://stage2")

@@ -6,13 +6,12 @@ Elements come and go, events without any delete like others, and tombstones name
 Events have no sequence: what a record without rows forgets at the end of a load would be random (changes.py).
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from common.schema import Field, Primitive, StructType
+from common.settings import Stream
 from common.settings.columns import exploded
 from common.settings.kafka_columns import KAFKA_FIELDS
 from common.settings.merging import merge_by_of
@@ -20,26 +19,18 @@ from common.spans import Partition, Topic, TopicPartition
 from common.stage.markers import TableKind
 from common.tables.changes import DELETE_COLUMN, staged_columns
 from stage_writer.convert import table_format
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows
-from tests.fakes.events import Row
+from stage_writer.ports import Converter
+from tests.fakes.events import Key, Row
 from tests.fakes.records import RecordEvent, replay_records
-from tests.simulation.converter import BAD, PlainConverter
-from tests.simulation.kinds import DEAD_LETTERS, TABLE, Context, Kind, settings_of
+from tests.simulation.converter import BAD, PlainConverter, Registry
+from tests.simulation.kafka import Record as Sent
+from tests.simulation.kinds import DEAD_LETTERS, TABLE, Context, Kind, Wanted, settings_of
+from tests.simulation.world import Process
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from common.settings import Stream
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.ports import Converter
-    from tests.fakes.events import Key
-    from tests.simulation.converter import Registry
-    from tests.simulation.kafka import Record as Sent
-    from tests.simulation.kinds import Wanted
-    from tests.simulation.world import Process
-
-    Elements = frozenset[tuple[Key, str | None, bool, int | None]]
-    """Name, value, whether it is deleted, and the offset of its event."""
+Elements = frozenset[tuple[Key, str | None, bool, int | None]]
+"""Name, value, whether it is deleted, and the offset of its event."""
 
 _COLUMNS = "id INT, items ARRAY<STRUCT<sku: STRING, v: STRING>>"
 _IDS, _NAMES = range(4), "abc"

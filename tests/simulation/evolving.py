@@ -7,36 +7,38 @@ the field. Otherwise it is in the rescue column of its row, unchanged.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from common.schema import Field, Primitive, StructType, parse_ddl, schema_from_json, schema_to_json, to_arrow_schema
+from common.schema import (
+    DataType,
+    Field,
+    Primitive,
+    StructType,
+    parse_ddl,
+    schema_from_json,
+    schema_to_json,
+    to_arrow_schema,
+)
 from common.schema.evolution import NO_COLUMNS
+from common.settings import Stream
 from common.settings.kafka_columns import KAFKA_FIELDS
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.json_document import parse_document
 from stage_writer.decode.unknown.column_names import ColumnNames
 from stage_writer.decode.unknown.offers import Offers, type_of
+from stage_writer.parquet.buffer import StagedRows
+from tests.fakes.delta_tables import MemoryTable
 from tests.fakes.streams import stream_of
-from tests.simulation.converter import GOOD, PlainConverter
-from tests.simulation.delta_log import place_of
+from tests.simulation.converter import GOOD, PlainConverter, Registry
+from tests.simulation.delta_log import Place, place_of
 from tests.simulation.files import rows_in
+from tests.simulation.store import Bucket
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from common.schema import DataType
-    from common.settings import Stream
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.parquet.buffer import StagedRows
-    from tests.fakes.delta_tables import MemoryTable
-    from tests.simulation.converter import Registry
-    from tests.simulation.delta_log import Place
-    from tests.simulation.store import Bucket
-
-    Record = dict[str, object]
+Record = dict[str, object]
 
 GAINING = (
     b'{"n": 1, "x": 5}',

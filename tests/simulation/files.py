@@ -5,22 +5,19 @@ Markers are the same: the real code makes a file's statistics, from columns inst
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.storage.chunks import ByteChunks
 from stage_writer.parquet.buffer import EncodedFile
+from stage_writer.parquet.partitioning import Values
 from stage_writer.parquet.statistics import delta_statistics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from stage_writer.parquet.partitioning import Values
 
 _PARQUET = b"PAR1"
 

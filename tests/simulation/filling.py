@@ -6,26 +6,17 @@ each is there once, though tables fail at times; the model, that a row has the r
 table, and that each table is laid out as declared.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from common.schema import parse_ddl, schema_from_json
 from common.settings.stream import KAFKA_COLUMNS
-from stage_writer.topologies import Topology
+from stage_writer.ports import Converter
+from stage_writer.topologies import Record, Topology
 from stage_writer.topologies.stores import Stores
 from tests.simulation.counting import ROWS, TOPOLOGY, TWO, Counts, converter, counts_of
 from tests.simulation.delta_log import place_of
-from tests.simulation.kinds import TABLE, Context, Counting, settings_of
-from tests.simulation.world import WorldClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from stage_writer.ports import Converter
-    from stage_writer.topologies import Record
-    from tests.simulation.kinds import Wanted
-    from tests.simulation.world import Process
+from tests.simulation.kinds import TABLE, Context, Counting, Wanted, settings_of
+from tests.simulation.world import Process, WorldClock
 
 NOTES, MANY = "memory://notes", "memory://many"
 NOTED, OF_MANY = "n BIGINT, about STRING", "about STRING NOT NULL"

@@ -9,31 +9,23 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import methodcaller
-from typing import TYPE_CHECKING
 
-from common.spans import Partition, Topic, TopicPartition
+from common.settings import Stream
+from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import inputs_of
 from common.tables.transactions import TxnIds
 from tests.simulation.delta_log import Place, SimulatedTables
-from tests.simulation.invariants import newest
+from tests.simulation.invariants import StageInvariants, newest
 from tests.simulation.kafka import Broker
-from tests.simulation.kinds import STAGE, Context
-from tests.simulation.operators import GivenUpPositions, Repairs
+from tests.simulation.kinds import STAGE, Context, Kind
+from tests.simulation.operators import GivenUpPositions, Operator, Repairs
 from tests.simulation.services import Services
 from tests.simulation.store import Bucket
 from tests.simulation.world import PROFILES, Chances, Fault, Process, World
 from tests.simulation.worlds import Worlds, kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.settings import Stream
-    from common.spans import Position
-    from tests.simulation.invariants import StageInvariants
-    from tests.simulation.kinds import Kind
-    from tests.simulation.operators import Operator
 
 _MAX_QUIET_STEPS = 30_000
 _STEPS_BETWEEN_CHECKS, _STEPS_BETWEEN_LATER_CHECKS = 50, 400

@@ -14,17 +14,18 @@ Rules of the final check in addition to those of every world:
 4. A stream that starts at ``latest`` has all records of an added partition.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from common.settings import Settings
 from common.settings.pace import RETRIES_S
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.markers import DONE
+from common.stage.markers import DONE, Manifest, MarkerName
 from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.ports import in_turn
-from tests.simulation.invariants import first_origin
+from delta_loader.tables.commits import CommitOutcome, TableCommit
+from tests.fakes.delta_tables import MemoryTable
+from tests.simulation.invariants import Objects, first_origin
 from tests.simulation.kinds import STAGE, TABLE, Context, Kind, settings_of
 from tests.simulation.pausing import Operators, ProcessPauses
 from tests.simulation.remedies import RemedyOperator
@@ -32,15 +33,6 @@ from tests.simulation.row_invariants import RowInvariants
 from tests.simulation.store import SimulatedStore
 from tests.simulation.vacuumed_log import VacuumedLog
 from tests.simulation.world import Effect, Fault, Process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.settings import Settings
-    from common.stage.markers import Manifest, MarkerName
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
-    from tests.fakes.delta_tables import MemoryTable
-    from tests.simulation.invariants import Objects
 
 _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
 _SLACK_MS = 6_000

@@ -1,31 +1,24 @@
 """Rules for hostile surroundings, each broken on purpose, with the surroundings that show it."""
 
-from __future__ import annotations
-
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from unittest.mock import patch
 
+from common.ports import ObjectStore
 from common.settings import StartAt
 from common.storage.store import store_time_ms
 from common.tables import rollback
 from delta_loader.load import settling
 from delta_loader.load import vacuum_guard as guard
 from delta_loader.maintenance.cleaning import clean
+from delta_loader.maintenance.cleaning.candidates import Candidates
 from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.maintenance.cleaning.rules import file_names_in
 from delta_loader.stage import identity
 from stage_writer import assignment
 from stage_writer.partitions.resume_points import ResumePoints
+from stage_writer.ports import PartitionFault
 from stage_writer.stage import staging
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
-
-    from common.ports import ObjectStore
-    from delta_loader.maintenance.cleaning.candidates import Candidates
-    from stage_writer.ports import PartitionFault
 
 _HOURS_MS = 5 * 3_600_000
 _NEVER_S = 1e9

@@ -1,14 +1,14 @@
 """What a position belongs to, and what is known of a table that others use: each rule broken on purpose."""
 
-from __future__ import annotations
-
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from bootstrap.plans import restart
+from bootstrap.plans.state import PartitionState
 from common.stage.leases import Grant
+from common.stage.markers import Marker
 from common.tables import identity as table_identity
 from common.tables import rollback, stream_history
 from common.tables.commit_metadata import CommitMetadata
@@ -21,14 +21,7 @@ from delta_loader.plan import plan
 from delta_loader.stage import identity, reading
 from delta_loader.stage.identity import StreamIdentity
 from delta_loader.tables import commits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
-
-    from bootstrap.plans.state import PartitionState
-    from common.stage.markers import Marker
-    from delta_loader.tables.commits import Target
+from delta_loader.tables.commits import Target
 
 
 def markers_of_another_stream_are_loaded() -> AbstractContextManager[object]:

@@ -24,24 +24,19 @@ They are checked where objects and commits change, so a history ends at the step
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
+from common.settings import Stream
+from common.spans import Position, TopicPartition
 from common.stage.chain_origins import BEGIN, ChainOrigin, is_superseded, newest_paths, origin_from_bytes
-from common.stage.markers import STRAY, MarkerName, Origin, marker_from_bytes, stray_path
+from common.stage.markers import STRAY, Marker, MarkerName, Origin, StagedTable, marker_from_bytes, stray_path
 from common.stage.merged import is_merged
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from common.stage.markers import Marker, StagedTable
-    from delta_loader.tables.commits import TableCommit
-    from tests.fakes.delta_tables import MemoryTable
+from delta_loader.tables.commits import TableCommit
+from tests.fakes.delta_tables import MemoryTable
 
 Objects = dict[str, tuple[bytes, int]]
 

@@ -8,44 +8,33 @@ In some worlds the table has a constraint on the count: records whose rows it re
 topic, with their bytes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.metrics import Metrics
+from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
+from delta_loader.load.ports import RefusalPorts
 from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
 from stage_writer.fetch.merged.source import MergingSource
+from stage_writer.outbox.ports import Outlets
+from stage_writer.ports import Converter, RecordSource
 from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter
-from stage_writer.topologies import Processor, Topology
+from stage_writer.topologies import Processor, ProcessorContext, Record, Topology
 from stage_writer.topologies.stores import Stores
 from tests.simulation.counting import BAD, ONE, QUIET, ROWS, TWO
-from tests.simulation.delta_log import place_of
-from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Keyed, settings_of
+from tests.simulation.delta_log import SimulatedTables, place_of
+from tests.simulation.kafka import GroupMember
+from tests.simulation.kafka import Record as Sent
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Keyed, Wanted, settings_of
 from tests.simulation.outgoing import Coordinator, SourceMessage, outlets
 from tests.simulation.refusing import CheckedLog, refusing_ports
-from tests.simulation.world import SILENT, WorldClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
-    from common.settings import Settings
-    from delta_loader.load.ports import RefusalPorts
-    from stage_writer.outbox.ports import Outlets
-    from stage_writer.ports import Converter, RecordSource
-    from stage_writer.topologies import ProcessorContext, Record
-    from tests.simulation.delta_log import SimulatedTables
-    from tests.simulation.kafka import GroupMember
-    from tests.simulation.kafka import Record as Sent
-    from tests.simulation.kinds import Wanted
-    from tests.simulation.store import SimulatedStore
-    from tests.simulation.world import Process
+from tests.simulation.store import SimulatedStore
+from tests.simulation.world import SILENT, Process, WorldClock
 
 ALONE, BOTH = ("orders",), ("orders", "payments")
 _REFUSE = 0.4

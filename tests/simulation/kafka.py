@@ -12,15 +12,16 @@ Rules:
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from common.settings import StartAt
+from common.settings import Start, StartAt, Stream
 from common.spans import Position, Topic, TopicPartition
+from common.stage.markers import LastRecord
 from common.stage.merged import (
     InputEnd,
     ids_together,
@@ -31,16 +32,8 @@ from common.stage.merged import (
     topics_of,
 )
 from stage_writer.decode.batch import MessageBatch
-from stage_writer.ports import OUT_OF_RANGE, PartitionFault, Polled
-from tests.simulation.world import Crash, Fault, Process
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from common.settings import Start, Stream
-    from common.stage.markers import LastRecord
-    from stage_writer.ports import GroupListener, KafkaMetadata
-    from tests.simulation.world import World
+from stage_writer.ports import OUT_OF_RANGE, GroupListener, KafkaMetadata, PartitionFault, Polled
+from tests.simulation.world import Crash, Fault, Process, World
 
 SESSION_MS = 10_000
 _PEACEFUL_POLL_S = 0.5

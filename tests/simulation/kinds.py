@@ -4,50 +4,37 @@ A kind knows its stream's rules and no others. Time, order and failure are the w
 once is checked by the history.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from common.errors import KafkaDeltaExpressError
-from common.settings import Settings
+from common.settings import Settings, Stream
 from common.spans import TopicPartition
 from common.stage.chain_origins import BEGIN
-from common.stage.markers import folder_of
+from common.stage.markers import Manifest, MarkerName, folder_of
 from common.stage.merged import chain_topic
-from stage_writer.changelog.ports import NO_CHANGELOG
-from stage_writer.notifications.notifier import NO_NOTIFIER
-from stage_writer.outbox.ports import NO_OUTLETS
+from common.stage.topic_owners import StageTopicOwners
+from delta_loader.load.ports import RefusalPorts, SendsRefused
+from delta_loader.load.replace_ranges import Replacer
+from delta_loader.load.report import StreamReport
+from delta_loader.service import LoaderService
+from stage_writer.changelog.ports import NO_CHANGELOG, Changelog
+from stage_writer.notifications.notifier import NO_NOTIFIER, Notifier
+from stage_writer.outbox.ports import NO_OUTLETS, Outlets
 from stage_writer.parquet.buffer import FilePolicy
+from stage_writer.ports import Converter, RecordSource, WriterStage
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
 from tests.simulation.counting import COUNTED, KEYS, TOPOLOGY, CountModel, converter, wanted_rows
-from tests.simulation.delta_log import DeltaLog, Place
+from tests.simulation.delta_log import DeltaLog, Place, SimulatedTables
 from tests.simulation.evolving import GAINING, EvolvingConverter, Values
 from tests.simulation.invariants import StageInvariants
-from tests.simulation.operators import Operator
+from tests.simulation.kafka import Broker, GroupMember
+from tests.simulation.kafka import Record as Sent
+from tests.simulation.operators import GivenUpPositions, Operator
 from tests.simulation.pausing import ProcessPauses
-from tests.simulation.world import Crash, Process, WorldClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from common.settings import Stream
-    from common.stage.markers import Manifest, MarkerName
-    from common.stage.topic_owners import StageTopicOwners
-    from delta_loader.load.ports import RefusalPorts, SendsRefused
-    from delta_loader.load.replace_ranges import Replacer
-    from delta_loader.load.report import StreamReport
-    from delta_loader.service import LoaderService
-    from stage_writer.changelog.ports import Changelog
-    from stage_writer.notifications.notifier import Notifier
-    from stage_writer.outbox.ports import Outlets
-    from stage_writer.ports import Converter, RecordSource, WriterStage
-    from tests.simulation.delta_log import SimulatedTables
-    from tests.simulation.kafka import Broker, GroupMember
-    from tests.simulation.kafka import Record as Sent
-    from tests.simulation.operators import GivenUpPositions
-    from tests.simulation.store import Bucket, SimulatedStore
-    from tests.simulation.world import World
+from tests.simulation.store import Bucket, SimulatedStore
+from tests.simulation.world import Crash, Process, World, WorldClock
 
 STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
 Wanted = tuple["Mapping[str, int]", ...]

@@ -6,23 +6,26 @@ rarer coincidence, or that other rules back up, have tests of their own in tests
 and are broken in the model (model/).
 """
 
-from __future__ import annotations
-
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
+from bootstrap.plans.state import PartitionState
 from bootstrap.plans.task_states import TaskStates
 from common.errors import BrokerError
-from common.ports import AlreadyExists, Created
+from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore
 from common.schema import agreement
 from common.settings import Stream, gained_columns
-from common.spans import MAX_POSITION, Position
-from common.stage.state_files import EMPTY_STATE
+from common.spans import MAX_POSITION, Position, Topic, TopicPartition
+from common.stage.leases import Epoch
+from common.stage.markers import Manifest, Marker, MarkerName, StagedTable
+from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
+from common.tables.transactions import TxnIds
 from delta_loader.lease.holder import LoaderLease
 from delta_loader.load import commit_load, committer, planning, settling
 from delta_loader.load.catch_up import CatchUp
@@ -34,31 +37,36 @@ from delta_loader.load.stream_load import StreamLoad
 from delta_loader.plan import chain_positions, plan
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.tables import commits
-from delta_loader.tables.commits import CommitNaming, rows_commit, side_commit
+from delta_loader.tables.commits import CommitNaming, CommitOutcome, TableCommit, rows_commit, side_commit
 from delta_loader.tables.file_split import FileSplit
+from delta_loader.tables.load_modes.refused import RefusedRecord
 from delta_loader.tables.merging.elements import ElementStatement
 from delta_loader.tables.merging.inputs import MergeInputs
 from delta_loader.tables.merging.unmatched_deletes import UnmatchedDeletes
 from stage_writer import assignment, background, flushes
+from stage_writer.chain_end import Tail
 from stage_writer.chains import StagedChains
 from stage_writer.changelog.changelog import TopicChangelog
-from stage_writer.changelog.ports import Appended
+from stage_writer.changelog.ports import Appended, ChangelogMessage
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.outbox import delivery
 from stage_writer.outbox.outlets import KafkaOutlet
-from stage_writer.parquet.buffer import Buffer
+from stage_writer.parquet.buffer import Buffer, EncodedFile, TableFormat
 from stage_writer.partitions import claim_guards
 from stage_writer.partitions.buffers import Buffers
 from stage_writer.partitions.claim_guards import TopicMonitor
 from stage_writer.partitions.dependency_wait import DependencyWaits
+from stage_writer.partitions.flush_decision import FlushReason
 from stage_writer.partitions.freshness import Freshness
 from stage_writer.partitions.partition import AssignedPartition
-from stage_writer.ports import FlushIdentity, LostClaim
+from stage_writer.ports import FlushIdentity, FlushOutcome, LostClaim, StateStore
 from stage_writer.stage import staging
 from stage_writer.stage.state_files import StageState
 from stage_writer.tasks import kept
 from stage_writer.tasks import topology as tasks_topology
-from stage_writer.tasks.topology import TopologyConverter
+from stage_writer.tasks.kept import KeptTask
+from stage_writer.tasks.topology import TopologyConverter, _Changed
+from stage_writer.topologies.stores import Changes, TaskStores
 from stage_writer.topologies.stores.disk import DiskBackend
 from tests.simulation import appearing_mutations, hostile_mutations, operators
 from tests.simulation import identity_mutations as broken
@@ -69,6 +77,7 @@ from tests.simulation import shared_mutations as shared
 from tests.simulation.changelog import TOPIC_ID, SimulatedTopics, written_after
 from tests.simulation.delta_log import DeltaLog
 from tests.simulation.editing import CALLED, MOVED, RENAMED, TENDED
+from tests.simulation.outgoing import SimulatedTransactions
 from tests.simulation.run import run
 from tests.simulation.store import SimulatedStore
 from tests.simulation.world import (
@@ -92,29 +101,6 @@ from tests.simulation.world import (
     Chances,
 )
 from tests.simulation.worlds import Worlds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from contextlib import AbstractContextManager
-
-    from bootstrap.plans.state import PartitionState
-    from common.ports import CreateOutcome, ObjectStore
-    from common.spans import Topic, TopicPartition
-    from common.stage.leases import Epoch
-    from common.stage.markers import Manifest, Marker, MarkerName, StagedTable
-    from common.stage.state_files import MarkedState, StateFileName, StateFiles, StateKind
-    from common.tables.transactions import TxnIds
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
-    from delta_loader.tables.load_modes.refused import RefusedRecord
-    from stage_writer.chain_end import Tail
-    from stage_writer.changelog.ports import ChangelogMessage
-    from stage_writer.parquet.buffer import EncodedFile, TableFormat
-    from stage_writer.partitions.flush_decision import FlushReason
-    from stage_writer.ports import FlushOutcome, StateStore
-    from stage_writer.tasks.kept import KeptTask
-    from stage_writer.tasks.topology import _Changed
-    from stage_writer.topologies.stores import Changes, TaskStores
-    from tests.simulation.outgoing import SimulatedTransactions
 
 CEILING = 50
 """Histories within which each broken rule is found."""

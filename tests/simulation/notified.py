@@ -9,30 +9,23 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from common.errors import StoreError
 from common.metrics import Metrics
+from delta_loader.load.report import StreamReport
 from delta_loader.scheduling.load_trigger import LoadTrigger, StreamTrigger
 from delta_loader.scheduling.notifications import ControlTopicNotifications, StoredNotifications
 from delta_loader.scheduling.requests import RequestQueue
 from delta_loader.scheduling.schedule import Schedule
-from stage_writer.notifications.notifier import LoaderNotifier
-from tests.simulation.kinds import Kind
-from tests.simulation.world import SILENT, Fault, WorldClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from delta_loader.load.report import StreamReport
-    from delta_loader.service import LoaderService
-    from stage_writer.notifications.notifier import Notifier
-    from stage_writer.ports import WriterStage
-    from tests.simulation.kinds import Context, Loads
-    from tests.simulation.store import SimulatedStore
-    from tests.simulation.world import World
+from delta_loader.service import LoaderService
+from stage_writer.notifications.notifier import LoaderNotifier, Notifier
+from stage_writer.ports import WriterStage
+from tests.simulation.kinds import Context, Kind, Loads
+from tests.simulation.store import SimulatedStore
+from tests.simulation.world import SILENT, Fault, World, WorldClock
 
 _LATE = 0.2
 _AWAY = 0.005

@@ -5,12 +5,10 @@ the stage are subject to the world's faults, so a repair may end half-way. Sever
 once; of any two repairs that reported success, one was planned after the other's last change.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from bootstrap.apply import stage as staging
 from bootstrap.apply.loaders import (
@@ -21,27 +19,19 @@ from bootstrap.apply.loaders import (
 )
 from bootstrap.apply.partition_state import lacking_in_others, partition_state, table_position
 from bootstrap.apply.repair_lock import RepairLocks
-from bootstrap.plans.repair import plan_rewind, plan_skip
+from bootstrap.plans.repair import RewindPlan, plan_rewind, plan_skip
 from bootstrap.plans.restart import Restart, plan_restart
-from bootstrap.plans.state import Author, Ends
+from bootstrap.plans.state import Author, Ends, PartitionState
 from bootstrap.plans.task_states import TaskStates
 from common.errors import KafkaDeltaExpressError
-from common.spans import Position
+from common.settings import Stream
+from common.spans import Position, Span, TopicPartition
 from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
 from common.stage.repair_lock import last_repair
-from tests.simulation.world import Crash, Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from bootstrap.plans.repair import RewindPlan
-    from bootstrap.plans.state import PartitionState
-    from common.settings import Stream
-    from common.spans import Span, TopicPartition
-    from tests.simulation.delta_log import SimulatedTables
-    from tests.simulation.kafka import Broker
-    from tests.simulation.store import SimulatedStore
-    from tests.simulation.world import World
+from tests.simulation.delta_log import SimulatedTables
+from tests.simulation.kafka import Broker
+from tests.simulation.store import SimulatedStore
+from tests.simulation.world import Crash, Fault, World
 
 
 @dataclass(slots=True)

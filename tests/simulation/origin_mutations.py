@@ -1,25 +1,16 @@
 """Rules of chains whose origin is moved, each broken on purpose (tests/simulation/backfilled.py)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from unittest.mock import patch
 
 from bootstrap.apply import stage
-from common.stage.chain_origins import origin_path, origin_to_bytes
+from common.ports import ObjectStore
+from common.spans import TopicPartition
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from delta_loader.load.context import LoadContext
 from stage_writer.chains import StagedChains
 from tests.simulation import operators
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-
-    from common.ports import ObjectStore
-    from common.spans import TopicPartition
-    from common.stage.chain_origins import ChainOrigin
-
-from contextlib import contextmanager
 
 
 @contextmanager

@@ -10,25 +10,20 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
+
+import pyarrow as pa
 
 from common.errors import BrokerError, StoreError
-from common.kafka.delivering import Delivered, FencedError
+from common.kafka.delivering import Delivered, DeliveryIdentity, FencedError
 from common.metrics import Metrics
+from common.settings import Stream
+from common.spans import Position, TopicPartition
 from stage_writer.outbox.outlets import KafkaOutlets
-from tests.simulation.world import SILENT, Crash, Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import pyarrow as pa
-
-    from common.kafka.delivering import DeliveryIdentity
-    from common.settings import Stream
-    from common.spans import Position, TopicPartition
-    from tests.simulation.store import SimulatedStore
-    from tests.simulation.world import Process, World
+from tests.simulation.store import SimulatedStore
+from tests.simulation.world import SILENT, Crash, Fault, Process, World
 
 Result = TypeVar("Result")
 

@@ -1,24 +1,16 @@
 """Rules of pauses, each broken on purpose, with the surroundings that show it."""
 
-from __future__ import annotations
-
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from unittest.mock import patch
 
 from common.errors import StoreError
+from common.ports import ObjectStore
 from common.stage import paused_streams
-from common.stage.paused import pause_of
+from common.stage.paused import Pause, StreamPart, pause_of
 from common.stage.paused_streams import PausedStreams
 from delta_loader.service import LoaderService
 from stage_writer.partitions.pauses import Pauses
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    from common.ports import ObjectStore
-    from common.stage.paused import Pause, StreamPart
 
 
 def _messages_of_paused_streams_are_staged() -> AbstractContextManager[object]:

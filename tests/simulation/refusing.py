@@ -5,34 +5,23 @@ accepted it is a row and no dead letter. So each such record is there once, and 
 dead letter.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from common.settings import Stream
+from common.spans import Offset, TopicPartition
 from delta_loader.load.ports import RawRecord
 from delta_loader.load.ports import RefusalPorts as RefusingPorts
+from delta_loader.plan.plan import TableShape
 from stage_writer.parquet.buffer import FilePolicy
-from tests.simulation.converter import BAD, PlainConverter
-from tests.simulation.delta_log import CHECKED, CONSTRAINT, DeltaLog
-from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Kind, settings_of
-from tests.simulation.world import Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    import pyarrow as pa
-
-    from common.settings import Stream
-    from common.spans import Offset, TopicPartition
-    from delta_loader.plan.plan import TableShape
-    from stage_writer.ports import Converter
-    from tests.simulation.converter import Registry
-    from tests.simulation.delta_log import SimulatedTables
-    from tests.simulation.kinds import Wanted
-    from tests.simulation.world import Process
+from stage_writer.ports import Converter
+from tests.simulation.converter import BAD, PlainConverter, Registry
+from tests.simulation.delta_log import CHECKED, CONSTRAINT, DeltaLog, SimulatedTables
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Kind, Wanted, settings_of
+from tests.simulation.world import Fault, Process
 
 FORBIDDEN = b'{"n": 7}'
 _TAKEN = {b'{"n": 5}': 5, b'{"n": 6}': 6, FORBIDDEN: 7}

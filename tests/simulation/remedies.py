@@ -1,27 +1,21 @@
 """An operator who follows the programs' messages: accepts a rollback, rewinds, or gives up what Kafka has lost."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import cast
 
 from bootstrap.accepting import Accepting
 from bootstrap.apply import stage as staging
 from bootstrap.apply.partition_state import partition_state
 from bootstrap.plans.repair import plan_rewind, plan_skip
-from bootstrap.plans.state import Ends
+from bootstrap.plans.state import Ends, PartitionState
 from common.errors import KafkaDeltaExpressError
 from common.spans import Partition, Topic, TopicPartition
+from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
+from common.tables.state import TableState
 from tests.simulation.operators import Operator
+from tests.simulation.vacuumed_log import VacuumedLog
 from tests.simulation.world import Crash, Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bootstrap.plans.state import PartitionState
-    from common.storage.store import FsspecStore
-    from common.tables.state import TableState
-    from tests.simulation.vacuumed_log import VacuumedLog
 
 
 class RemedyOperator(Operator):

@@ -1,20 +1,14 @@
 """Rules of replays, broken on purpose (mutations.py)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
 from unittest.mock import patch
 
+from common.settings import Stream
 from common.spans import Position
 from delta_loader.load import replace_ranges, replace_steps
 from delta_loader.load.replace_ranges import Replacements
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from common.settings import Stream
-    from delta_loader.load.replace_steps import Request
-    from delta_loader.plan.held import Held
+from delta_loader.load.replace_steps import Request
+from delta_loader.plan.held import Held
 
 
 def requests_overtake_one_another() -> AbstractContextManager[object]:

@@ -10,50 +10,40 @@ Rules of the final check in addition to those of every world:
    it.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
 from common.errors import StoreError, TableError
 from common.spans import Position, Span, TopicPartition
+from common.stage.markers import Marker
 from common.stage.replacements import REPLACE
 from common.tables.commit_metadata import CommitMetadata
-from delta_loader.load.replace_steps import RequestStep, txn_id
+from delta_loader.load.replace_ranges import Replacer
+from delta_loader.load.replace_steps import Request, RequestStep, txn_id
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import TableCommit, Target
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows
+from stage_writer.ports import Result
+from stage_writer.record_converter import RecordConverter
 from stage_writer.replay.dead_letters import DeadLetterExport
-from stage_writer.replay.records import Range, Replay
+from stage_writer.replay.records import Range, Records, Replay
+from stage_writer.replay.records import Replayed as Counted
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter
 from tests.simulation.delta_log import DeltaLog, Place, SimulatedTables, places_of
 from tests.simulation.invariants import StageInvariants
-from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Routed
+from tests.simulation.kafka import Broker
+from tests.simulation.kafka import Record as Sent
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Routed, Wanted
 from tests.simulation.operators import Operator
-from tests.simulation.store import SimulatedStore
-from tests.simulation.world import Fault, WorldClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from common.stage.markers import Marker
-    from delta_loader.load.replace_ranges import Replacer
-    from delta_loader.load.replace_steps import Request
-    from stage_writer.ports import Result
-    from stage_writer.record_converter import RecordConverter
-    from stage_writer.replay.records import Records
-    from stage_writer.replay.records import Replayed as Counted
-    from tests.simulation.kafka import Broker
-    from tests.simulation.kafka import Record as Sent
-    from tests.simulation.kinds import Wanted
-    from tests.simulation.store import Bucket
-    from tests.simulation.world import Process, World
+from tests.simulation.store import Bucket, SimulatedStore
+from tests.simulation.world import Fault, Process, World, WorldClock
 
 _ODD = b'{"n": 4}'
 _PLACES: Mapping[bytes, tuple[str | None, ...]] = {

@@ -1,16 +1,11 @@
 """Invariants of a stage after every step, by the rows that tables have had, and not by their positions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from common.spans import TopicPartition
+from common.stage.markers import Marker
 from tests.simulation.invariants import Objects, StageInvariants
-
-if TYPE_CHECKING:
-    from common.spans import TopicPartition
-    from common.stage.markers import Marker
-    from tests.simulation.shared_log import SharedLog
+from tests.simulation.shared_log import SharedLog
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,22 +1,16 @@
 """Runs one history in any kind of world."""
 
-from __future__ import annotations
-
 import gc
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from common.stage import markers
 from stage_writer.parquet import buffer
 from tests.simulation.editing import EditedHistory
 from tests.simulation.files import SimulatedFile
-from tests.simulation.history import History
+from tests.simulation.history import History, Verdict
+from tests.simulation.world import Chances
 from tests.simulation.worlds import Worlds
-
-if TYPE_CHECKING:
-    from tests.simulation.history import Verdict
-    from tests.simulation.world import Chances
 
 
 def run(seed: int, worlds: Worlds = Worlds.PLAIN, chances: Chances | None = None) -> Verdict:

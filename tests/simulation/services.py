@@ -1,44 +1,37 @@
 """The real services as processes of a simulated world: writers and loaders over its store, its Kafka and its tables."""
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, Generic, cast
+from typing import Generic, cast
 
 from common.errors import KafkaDeltaExpressError
-from common.metrics import Metrics
+from common.metrics import Metric, Metrics
+from common.ports import ObjectStore
+from common.settings import Settings
+from common.stage.markers import Manifest, MarkerName, StagedTable
+from common.stage.state_files import MarkedState
 from delta_loader.lease.holder import LoaderLease
 from delta_loader.load.ports import Ports
 from delta_loader.load.replace_ranges import Replacements
+from delta_loader.load.report import StreamReport
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
 from stage_writer.chains import StagedChains
 from stage_writer.loop import StageWriter
 from stage_writer.partitions.flush_decision import FlushLimits
-from stage_writer.ports import Result
+from stage_writer.ports import FlushIdentity, Flushing, Item, Result
 from stage_writer.runtime import Attachments, Runtime, WriterOptions
 from stage_writer.stage.staging import ObjectStage
 from stage_writer.stopping import Stopping
 from stage_writer.telemetry import WriterTelemetry
 from tests.simulation.delta_log import SimulatedTables
 from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
+from tests.simulation.kinds import Kind
 from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import Crash, Process, World, WorldClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from common.metrics import Metric
-    from common.ports import ObjectStore
-    from common.settings import Settings
-    from common.stage.markers import Manifest, MarkerName, StagedTable
-    from common.stage.state_files import MarkedState
-    from delta_loader.load.report import StreamReport
-    from stage_writer.ports import FlushIdentity, Flushing, Item
-    from tests.simulation.kinds import Kind
 
 _STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everything
 _LIMITS = FlushLimits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)

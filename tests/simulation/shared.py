@@ -15,39 +15,31 @@ Rules of the final check in addition to those of every world:
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bootstrap.plans.state import PartitionState
 from common.errors import MarkerError, UsageError
-from common.settings import Settings
-from common.spans import Topic, TopicPartition
-from common.stage.markers import DONE, MarkerName, marker_from_bytes
+from common.settings import Settings, Stream
+from common.spans import Position, Topic, TopicPartition
+from common.stage.markers import DONE, Marker, MarkerName, marker_from_bytes
 from common.stage.merged import kafka_partition, shared_chain, stream_of
 from common.stage.topic_owners import StageTopicOwners, owner_path
+from delta_loader.tables.commits import TableCommit
 from stage_writer.fetch.shared.source import SharedTopicSource
+from stage_writer.ports import Converter, RecordSource
 from tests.builders import settings_of
+from tests.fakes.delta_tables import MemoryTable
 from tests.simulation.converter import BAD, GOOD, PlainConverter, Registry
-from tests.simulation.invariants import StageInvariants, first_origin
+from tests.simulation.invariants import Objects, StageInvariants, first_origin
+from tests.simulation.kafka import GroupMember, Record
 from tests.simulation.kinds import STAGE, TABLE, Context, Kind
 from tests.simulation.operators import Operator
 from tests.simulation.pausing import Operators, ProcessPauses
 from tests.simulation.store import SimulatedStore
-from tests.simulation.world import Fault, WorldClock
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from bootstrap.plans.state import PartitionState
-    from common.settings import Stream
-    from common.spans import Position
-    from common.stage.markers import Marker
-    from delta_loader.tables.commits import TableCommit
-    from stage_writer.ports import Converter, RecordSource
-    from tests.fakes.delta_tables import MemoryTable
-    from tests.simulation.invariants import Objects
-    from tests.simulation.kafka import GroupMember, Record
-    from tests.simulation.world import Process
+from tests.simulation.world import Fault, Process, WorldClock
 
 ORDERS, AUDIT = "orders", "audit"
 TOPIC = Topic("orders")

@@ -4,25 +4,18 @@ The check at each commit needs no position: no row comes a second time while the
 out of one stage, or out of one data file.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from common.spans import TopicPartition
 from common.tables.history import LoggedCommit
-from delta_loader.tables.commits import Conflicted
+from common.tables.state import TableState
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import CommitOutcome, Committed, Conflicted, TableCommit
 from tests.simulation.delta_log import DeltaLog, Place, places_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from common.spans import TopicPartition
-    from common.tables.state import TableState
-    from delta_loader.plan.plan import TableShape
-    from delta_loader.tables.commits import CommitOutcome, Committed, TableCommit
-    from tests.simulation.store import Bucket
-    from tests.simulation.world import World
+from tests.simulation.store import Bucket
+from tests.simulation.world import World
 
 _SKEW_MS = 3_600_000
 """How far clocks may differ."""

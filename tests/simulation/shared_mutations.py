@@ -1,23 +1,16 @@
 """Rules of topics that streams share, each broken on purpose, with the profile that shows it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from unittest.mock import patch
 
+from common.spans import Position, TopicPartition
 from common.stage import topic_owners
 from common.stage.topic_owners import StageTopicOwners
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.fetch.shared.partition import ChainReader, SharedPartition
 from stage_writer.fetch.shared.source import SharedTopicSource
-from tests.simulation.world import OPERATED, STALLS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    from common.spans import Position, TopicPartition
-    from stage_writer.decode.batch import MessageBatch
-    from tests.simulation.world import Chances
+from tests.simulation.world import OPERATED, STALLS, Chances
 
 
 def _each_program_takes_its_own_first_stream() -> AbstractContextManager[object]:

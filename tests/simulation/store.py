@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from heapq import nsmallest
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 from common.errors import StoreError
 from common.ports import AlreadyExists, Created, CreateOutcome, StoredObject
+from common.storage.chunks import ByteChunks
+from common.storage.scanning import Upload
 from common.storage.store import PROBES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from common.storage.chunks import ByteChunks
-    from common.storage.scanning import Upload
-    from tests.simulation.invariants import Objects
-    from tests.simulation.world import World
+from tests.simulation.invariants import Objects
+from tests.simulation.world import World
 
 _PAGE = 4
 

@@ -5,23 +5,18 @@ simulation has to be improved, by faults where they hurt and the world in which 
 counts of `RARE` rules are printed only.
 """
 
-from __future__ import annotations
-
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tests.simulation import editing, world
 from tests.simulation.mutations import CEILING, MEDIAN, MUTATIONS, RARE, Mutation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from tests.simulation.world import Chances
+from tests.simulation.world import Chances
 
 PAGE = Path(__file__).parents[2] / "docs/internals/guarantees.md"
 _ROW = re.compile(r"^\| (.+) \| .+ \| (\d+) \|$", re.MULTILINE)

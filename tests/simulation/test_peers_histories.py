@@ -6,12 +6,10 @@ workers' group, the coordinator's group, the coordinator's memory, and the table
 markers, in which a position can be claimed once, and the table's txn actions, which change together with the files.
 """
 
-from __future__ import annotations
-
 import io
 import uuid
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,18 +17,13 @@ import pytest
 from common.errors import TableError
 from common.spans import Position
 from common.stage.markers import MarkerName
-from delta_loader.tables.commits import Committed
+from delta_loader.tables.commits import CommitOutcome, Committed, TableCommit
 from stage_writer.chains import StagedChains
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 from tests.simulation.history import History
 from tests.simulation.world import Chances, Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 _TIMED_OUT = "the connection timed out"
 

@@ -4,13 +4,11 @@ docs/internals/peers.md has the whole list, with the test here for each. A real 
 stores, a group, a clock and tables in memory. A process dies by an exception that is never caught.
 """
 
-from __future__ import annotations
-
 import io
 import uuid
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,26 +17,22 @@ from bootstrap.apply.stage import make
 from bootstrap.plans.plan import Make, plan_partition
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import TableError
+from common.ports import CreateOutcome, StoredObject
 from common.settings import StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.markers import MarkerName
+from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
+from delta_loader.tables.commits import CommitOutcome, TableCommit
 from stage_writer.chains import StagedChains
 from stage_writer.convert import StreamConverter
+from stage_writer.ports import Polled
 from stage_writer.stage.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.fakes.writers import limits_with, new_writer, runtime_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from common.ports import CreateOutcome, StoredObject
-    from common.storage.chunks import ByteChunks
-    from delta_loader.tables.commits import CommitOutcome, TableCommit
-    from stage_writer.ports import Polled
 
 FIRST, SECOND = (TopicPartition(Topic("orders"), Partition(number)) for number in range(2))
 

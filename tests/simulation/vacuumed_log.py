@@ -4,23 +4,17 @@ Files that a commit took out of the table stay until a VACUUM finds them older t
 first and deletes them later, one by one, as Delta's does.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from common.stage.data_files import delta_path
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import Committed, TableCommit
 from delta_loader.tables.vacuum import RETENTION, retention_s
+from tests.simulation.delta_log import Place
 from tests.simulation.shared_log import Entry, SharedLog
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from delta_loader.plan.plan import TableShape
-    from delta_loader.tables.commits import Committed, TableCommit
-    from tests.simulation.delta_log import Place
-    from tests.simulation.store import Bucket
-    from tests.simulation.world import World
+from tests.simulation.store import Bucket
+from tests.simulation.world import World
 
 OPTIMIZED, REPLACED = "OPTIMIZE", "CREATE OR REPLACE TABLE AS SELECT"
 

@@ -10,28 +10,23 @@ Rules:
 4. After `end_faults` no fault happens; the system has to finish by itself in this quiet phase.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil
 from random import Random
-from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 import structlog
 from greenlet import greenlet
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import KafkaDeltaExpressError, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from structlog.typing import FilteringBoundLogger
 
 Result = TypeVar("Result")
 

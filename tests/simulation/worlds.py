@@ -1,9 +1,7 @@
 """The kind of world of a history."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from tests.simulation.appearing import Appearing
 from tests.simulation.backfilled import Backfilled
@@ -15,17 +13,12 @@ from tests.simulation.elements import ExplodedChanges
 from tests.simulation.filling import Filling
 from tests.simulation.hostile import Hostile
 from tests.simulation.joined import Joined
-from tests.simulation.kinds import Counting, Evolving, Kind, Routed
+from tests.simulation.kinds import Context, Counting, Evolving, Kind, Routed
 from tests.simulation.notified import Notified
 from tests.simulation.refusing import RefusalPorts
 from tests.simulation.replayed import Replayed
 from tests.simulation.shared import Shared
 from tests.simulation.world import PROFILES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tests.simulation.kinds import Context
 
 
 class Worlds(StrEnum):
