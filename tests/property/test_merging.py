@@ -154,6 +154,7 @@ def upsert(offset: int, value: str | None, sequence: int | None = None) -> Event
 @example([[event(0, "x", 4)], [event(1, None), event(2, "y", 2)]], True, False)  # noqa: FBT003 - drawn so
 @example([[event(0, "x", 4)], [event(1, "y", 3), event(2, None, 4)]], True, True)  # noqa: FBT003
 @example([[event(0, None, 3)], [event(1, "y", 2)], [event(2, "z", 3)]], True, True)  # noqa: FBT003
+@example([[event(0, "x", 5)], [event(1, None), event(2, "y", 1)]], True, True)  # noqa: FBT003
 def test_merge_equals_a_replay_of_events_one_by_one(
     loads: list[list[Event]],
     sequenced: bool,  # noqa: FBT001 - drawn

@@ -10,13 +10,14 @@ from common.errors import KafkaDeltaExpressError, NotCompatibleError
 from common.schema import parse_ddl, schema_to_json
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.resolutions import Resolution
-from common.tables.changes import MergeBy
+from common.tables.changes import MergeBy, MergedBy
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.history import LoggedCommit
 from delta_loader.commands.summary import as_text
 from delta_loader.load.merged_keys import MergedKeys
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import TableCommit, Target
+from delta_loader.tables.merging.merged_before import changed_sequence
 from tests.fakes.changes import ChangeStream
 from tests.fakes.delta_tables import MemoryDeltaTables
 
@@ -127,6 +128,12 @@ def test_versions_of_one_sequence_are_not_continued_by_another(
     failure = load(tmp_path, tables, keys, **by(["id"], history=True, **now))
     assert failure is not None
     assert failure.remedy.startswith(f"{setting} and stage again with `bootstrap rewind")
+
+
+def test_rows_without_versions_may_get_them_by_another_sequence() -> None:
+    versions = MergeBy(("id",), ("t", "p", "o"), "at", None, history=True)
+    assert changed_sequence(MergedBy(("id",), history=True), versions) is not None
+    assert changed_sequence(MergedBy(("id",)), versions) is None
 
 
 class Restored(MemoryDeltaTables):

@@ -70,6 +70,8 @@ def test_missing_or_inexact_statistics_give_no_bound() -> None:
     assert bounds("id INT") == ()
     assert bounds("id STRING", file_of({"id": "it's"})) == ()
     assert bounds("id STRING", file_of({"id": "a\\"}, {"id": "b"})) == ()
+    assert bounds("id STRING", file_of({"id": "a\x7f"})) == ()
+    assert bounds("id STRING", file_of({"id": "a\n"})) == ()
     assert bounds("id STRING", file_of({"id": "${env:HOME}"})) == ()  # Spark puts variables in
     assert bounds("id STRING", file_of({"id": "a$b{}"}))[0] == "t.`id` >= 'a$b{}'"
     assert bounds("id STRING", file_of({"id": "a"}, {"id": "b\U0010ffff"}))[0] == "t.`id` >= 'a'"

@@ -12,6 +12,7 @@ import yaml
 from common.cli import run
 from common.errors import StoreError, UsageError
 from common.spans import Partition, Span, Topic, TopicPartition
+from common.stage.replacements import ReplacementName, replacement_from_bytes
 from common.stage.topic_owners import owner_path
 from common.storage.store import FsspecStore
 from stage_writer.__main__ import app
@@ -19,7 +20,7 @@ from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import NO_TIMESTAMP, MessageBatch
 from stage_writer.replay.dead_letters import MOST_OFFSETS, MOST_REQUESTS, DeadLetterExport
 from stage_writer.replay.records import Range, Replay
-from tests.builders import config_file, span
+from tests.builders import config_file, required, span
 from tests.fakes.group import HandClock
 from tests.fakes.streams import batch_of, stream_of
 
@@ -48,6 +49,7 @@ def source(partition: int) -> TopicPartition:
 def test_request_covers_only_offsets_of_the_export(tmp_path: Path) -> None:
     places = [
         ("orders", 1, 9),
+        ("orders", 1, 8),
         ("orders", 0, 6),
         ("orders", 0, 8),
         ("orders", 0, 7),
@@ -56,9 +58,11 @@ def test_request_covers_only_offsets_of_the_export(tmp_path: Path) -> None:
     ]
     letters = DeadLetterExport.read(export(tmp_path, places), 2)
     assert letters.topics() == ["clicks", "orders"]
-    assert letters.requests("orders") == [Range(source(0), span(6, 9)), Range(source(1), span(9, 10))]
+    assert letters.requests("orders") == [Range(source(0), span(6, 9)), Range(source(1), span(8, 10))]
     batches = list(letters.batches(source(0), span(6, 9)))
     assert [batch.values.to_pylist() for batch in batches] == [[b"v6", b"v7"], [b"v8"]]
+    (other,) = letters.batches(source(1), span(6, 10))
+    assert other.values.to_pylist() == [b"v8", b"v9"]
     assert [stamp for batch in batches for stamp in batch.timestamps_ms.tolist()] == [6000, NO_TIMESTAMP, 8000]
 
 
@@ -115,7 +119,7 @@ def test_replay_that_a_cleanup_may_overtake_makes_no_request(tmp_path: Path, mon
             longest_s=longest_s,
         )
 
-    asked = Range(source(3), span(5, 6))
+    asked = Range(source(3), span(5, 8), (span(5, 6), span(7, 8)))
     with pytest.raises(UsageError, match="took longer than 9s: a clean-up may have removed its first files"):
         replay(9).stage(asked)
     assert not list(store.list("replace"))
@@ -126,6 +130,8 @@ def test_replay_that_a_cleanup_may_overtake_makes_no_request(tmp_path: Path, mon
     assert not list(store.list("replace"))
     made = replay(11).stage(asked).path
     assert [item.path for item in store.list("replace")] == [made]
+    request = replacement_from_bytes(required(ReplacementName.parse(str(made))), required(store.read(str(made))))
+    assert request.only == asked.only, "the offsets between them stay"
     files = list((tmp_path / "stage").rglob("*.parquet"))
     assert {"id" in pq.read_schema(path).names for path in files} == {True}, (
         "the column that the table is partitioned by"

@@ -8,7 +8,15 @@ import pytest
 
 from common.errors import UsageError
 from common.spans import Partition, Position, Topic, TopicPartition
-from stage_writer.replay.records import Moments, OffsetRanges, ReplayKafka, replayable, require_same_topic, spans_of
+from stage_writer.replay.records import (
+    Moments,
+    OffsetRanges,
+    ReplayKafka,
+    replay_selection,
+    replayable,
+    require_same_topic,
+    spans_of,
+)
 from tests.builders import settings_of, span
 
 ORDERS = [TopicPartition(Topic("orders"), Partition(number)) for number in range(2)]
@@ -43,6 +51,28 @@ def test_range_is_resolved_per_partition_from_kafka() -> None:
     assert spans(Moments(11_500, 15_000), partition=0) == [(ORDERS[0], span(12, 15))]
     assert spans(Moments(0, 5_000), low=0, partition=0) == [(ORDERS[0], span(0, 5))], "nothing was deleted"
     assert spans(Moments(30_000, 40_000)) == [], "there are no records in that time"
+
+
+@pytest.mark.parametrize(
+    ("given", "selection"),
+    [
+        ((10, 20, None, None), OffsetRanges(Position(10), Position(20))),
+        ((None, None, "1970-01-01T00:00:10Z", "1970-01-01T00:00:15Z"), Moments(10_000, 15_000)),
+        ((10, 10, None, None), "a range that is not empty"),
+        ((None, None, "1970-01-01T00:00:15Z", "1970-01-01T00:00:15Z"), "a range that is not empty"),
+        ((10, None, None, None), "a range that is not empty"),
+        ((10, 20, "1970-01-01T00:00:10Z", "1970-01-01T00:00:15Z"), "a range that is not empty"),
+        ((None, None, "yesterday", "1970-01-01T00:00:15Z"), "--since yesterday"),
+    ],
+)
+def test_range_is_given_as_offsets_or_as_times(
+    given: tuple[int | None, int | None, str | None, str | None], selection: Moments | OffsetRanges | str
+) -> None:
+    if isinstance(selection, str):
+        with pytest.raises(UsageError, match=selection):
+            replay_selection(*given)
+    else:
+        assert replay_selection(*given) == selection
 
 
 @pytest.mark.parametrize(
