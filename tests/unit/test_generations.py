@@ -28,6 +28,7 @@ from common.stage.chain_origins import (
     origin_path,
     origin_to_bytes,
 )
+from common.stage.idle import IdleFact, facts_to_bytes, idle_path
 from common.stage.markers import Marker, manifest_from_bytes, manifest_to_bytes
 from common.stage.outboxes import OutboxName
 from common.stage.resolutions import Resolution
@@ -544,3 +545,16 @@ def test_old_marker_at_the_new_position_is_a_stray() -> None:
     (report,) = loader_for(staging, tables).run_pass()
     assert tables.tables[staging.table].transactions == {"orders-0@1": 9}
     assert report.strays == 1
+
+
+def test_idle_time_of_a_recreated_topic_is_that_of_its_own_chain() -> None:
+    staging, tables = Staging(f"memory://{uuid.uuid4().hex}"), MemoryDeltaTables()
+    begin_again(staging, 1)
+    stage_again(staging, 0, 10, None, 1)
+    facts = [
+        IdleFact(staging.source(0), Position(10), staging.created_ms + after_ms, generation)
+        for after_ms, generation in ((900, 0), (500, 1))
+    ]
+    staging.store(staging.stage_url).write(idle_path("one"), facts_to_bytes(facts))
+    loader_for(staging, tables).run_pass()
+    assert tables.tables[staging.table].commits[-1].metadata.valid_through_ms == staging.created_ms + 500

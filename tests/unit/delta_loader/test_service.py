@@ -253,6 +253,14 @@ def test_fourteen_conflicts_in_a_row_do_not_fail_a_stream(staging: Staging) -> N
     assert values(metrics)["delta_loader_conflicts_total", (("app_id", "orders"),)] == 14
 
 
+def test_dead_letters_of_a_load_that_is_planned_again_are_counted_once(staging: Staging) -> None:
+    wins = iter([Conflicted("its properties were changed")])
+    tables = MemoryDeltaTables(lambda commit: next(wins, None) if commit.target.url == staging.table else None)
+    staging.flush(0, 0, 10, dead=[4])
+    (report,) = loader_for(staging, tables, clock=IdleClock()).run_pass()
+    assert (report.failure, report.dead_letters.total()) == (None, 1)
+
+
 def test_successful_commit_resets_the_conflict_count(staging: Staging) -> None:
     clock, tries = IdleClock(), itertools.count()
 

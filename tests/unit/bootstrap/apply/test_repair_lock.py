@@ -13,9 +13,10 @@ from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import StoreError, UsageError
 from common.ports import CreateOutcome, ObjectStore
 from common.settings import StartAt
-from common.spans import Position
+from common.spans import MAX_POSITION, Position
 from common.stage.chain_origins import BEGIN, ChainOrigin, newest_origin, origin_path
-from common.stage.repair_lock import RepairEntry, ended_path, repair_path
+from common.stage.loading import LoadNote
+from common.stage.repair_lock import RepairEntry, ended_path, last_repair, repair_path
 from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, chain_of, put
@@ -196,3 +197,16 @@ def test_each_of_several_deletes_checks_the_lock(store: FsspecStore) -> None:
     with first.locks.locked(ORDERS, first.work) as mine, pytest.raises(UsageError, match="another repair"):
         mine.delete(paths())
     assert store.read("second") == b"1"
+
+
+def test_last_turn_is_the_highest_number_that_was_claimed_and_ends_by_its_own_object(tmp_path: Path) -> None:
+    store, turns = FsspecStore(str(tmp_path)), []
+    for path in (repair_path(ORDERS, 1), ended_path(ORDERS, 1), repair_path(ORDERS, 2), ended_path(ORDERS, 3)):
+        store.create(path, b"{}")
+        last = last_repair(store, ORDERS)
+        turns.append((last.number, last.ended))
+    assert turns == [(1, False), (1, True), (2, False), (2, False)]
+
+
+def test_note_that_cannot_be_read_stands_for_a_load_of_everything() -> None:
+    assert [LoadNote.from_bytes(data).end for data in (b"{", b"[]", b"{}")] == [MAX_POSITION] * 3

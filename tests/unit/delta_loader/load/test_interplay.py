@@ -114,6 +114,9 @@ def test_resolution_of_a_chain_without_markers_is_committed_once_to_its_newest_g
     (report,) = loader_for(staging, tables).run_pass()
     assert (report.failure, len(tried)) == (None, 1)
     assert tables.tables[staging.table].transactions == {"orders-1": 9, "orders-0@1": -1}
+    metadata, first = tables.tables[staging.table].commits[-1].metadata, staging.source(0)
+    assert metadata.positions == {first: 0, staging.source(1): 10}, "it names all chains"
+    assert metadata.generations == {first: 1}
 
 
 def test_restore_is_reported_for_the_recreated_topic_and_not_the_old_one(staging: Staging) -> None:

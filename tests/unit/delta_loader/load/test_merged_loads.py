@@ -175,6 +175,15 @@ def test_load_note_of_a_dead_loader_stays_until_the_table_has_the_load() -> None
     assert (world.loaded, world.notes) == (12, [])
 
 
+def test_load_note_of_a_dead_loader_holds_up_no_first_load() -> None:
+    staging, tables = JoinedStaging(f"memory://{uuid.uuid4().hex}"), Tables()
+    staging.flush(0, 0, 4)
+    note = loading_path(staging.source(0), "of one that died")
+    staging.store(staging.stage_url).create(note, LoadNote(Position(4), 1).to_bytes())
+    (report,) = loader_for(staging, tables, settings_for(staging), IdleClock()).run_pass()
+    assert (report.failure, report.held, report.commits) == (None, {}, 1)
+
+
 def test_load_that_could_not_begin_leaves_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from common.errors import TableError
+from common.errors import BrokerError, TableError
 from common.remedies import CONFIG
 from common.spans import Position, Span
 from delta_loader.load.ports import RefusalPorts
@@ -246,6 +246,32 @@ def test_refused_record_missing_from_kafka_holds_its_partition(world: RefusingTa
     assert world.tables[world.staging.table].transactions == {"orders-0": 3, "orders-1": 4}
     world.refuses = set()
     assert not world.run().held, "once the table takes it"
+
+
+def test_refused_record_holds_its_partition_while_kafka_is_away(
+    world: RefusingTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise BrokerError("no broker answers", "start it")
+
+    world.refuses = {5}
+    world.staging.flush(0, 4, 10)
+    world.staging.flush(1, 0, 5)
+    monkeypatch.setattr(world, "raw_records", away)
+    report = world.run()
+    assert (report.failure, [held.reason for held in report.held.values()]) == (None, ["refused_record"])
+    assert "Kafka does not return it: no broker answers" in report.held[SOURCE].problem
+    assert world.tables[world.staging.table].transactions == {"orders-0": 3, "orders-1": 4}
+
+
+def test_table_that_never_refused_a_row_does_not_wait_for_unreadable_dead_letters() -> None:
+    world = RefusingTables(Staging(f"memory://{uuid.uuid4().hex}"))
+    world.staging.flush(0, 0, 4, dead=[1])
+    world.run()
+    world.unreadable = {world.staging.dead_letters}
+    world.staging.flush(0, 4, 10)
+    assert f"{world.staging.dead_letters} is skipped" in str(world.run().failure)
+    assert world.tables[world.staging.table].transactions == {"orders-0": 9}
 
 
 def test_table_that_refuses_nearly_everything_is_held(world: RefusingTables) -> None:

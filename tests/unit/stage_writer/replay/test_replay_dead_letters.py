@@ -63,6 +63,8 @@ def test_request_covers_only_offsets_of_the_export(tmp_path: Path) -> None:
     assert [batch.values.to_pylist() for batch in batches] == [[b"v6", b"v7"], [b"v8"]]
     (other,) = letters.batches(source(1), span(6, 10))
     assert other.values.to_pylist() == [b"v8", b"v9"]
+    (before,) = letters.batches(source(0), span(6, 8))
+    assert before.values.to_pylist() == [b"v6", b"v7"]
     assert [stamp for batch in batches for stamp in batch.timestamps_ms.tolist()] == [6000, NO_TIMESTAMP, 8000]
 
 
@@ -90,6 +92,7 @@ def test_single_dead_letters_share_a_request_and_a_long_run_has_its_own(tmp_path
 def test_too_many_requests_are_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stage_writer.replay.dead_letters.MOST_OFFSETS", 2)
     places = [("orders", 0, 2 * index) for index in range(2 * MOST_REQUESTS + 1)]
+    assert len(DeadLetterExport.read(export(tmp_path, places[:-1]), 10).requests("orders")) == MOST_REQUESTS
     with pytest.raises(UsageError, match="1,001 requests") as refused:
         DeadLetterExport.read(export(tmp_path, places), 10).requests("orders")
     assert "stage-writer replay" in refused.value.remedy
