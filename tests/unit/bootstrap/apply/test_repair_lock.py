@@ -200,12 +200,12 @@ def test_each_of_several_deletes_checks_the_lock(store: FsspecStore) -> None:
 
 
 def test_last_turn_is_the_highest_number_that_was_claimed_and_ends_by_its_own_object(tmp_path: Path) -> None:
-    store, turns = FsspecStore(str(tmp_path)), []
+    store, last_turns = FsspecStore(str(tmp_path)), []
     for path in (repair_path(ORDERS, 1), ended_path(ORDERS, 1), repair_path(ORDERS, 2), ended_path(ORDERS, 3)):
         store.create(path, b"{}")
         last = last_repair(store, ORDERS)
-        turns.append((last.number, last.ended))
-    assert turns == [(1, False), (1, True), (2, False), (2, False)]
+        last_turns.append((last.number, last.ended))
+    assert last_turns == [(1, False), (1, True), (2, False), (2, False)]
 
 
 def test_note_that_cannot_be_read_stands_for_a_load_of_everything() -> None:

@@ -15,9 +15,10 @@ from bootstrap.plans.repair import RewindPlan, plan_rewind
 from bootstrap.plans.restart import Restart
 from bootstrap.plans.state import Author, Ends
 from common.errors import StoreError, TableError, UsageError
+from common.ports import ObjectStore
 from common.spans import Position, TopicPartition
 from common.stage.loading import LOADING, LoadNote, loading_path
-from common.stage.repair_lock import ended_path, repair_path
+from common.stage.repair_lock import LastRepair, ended_path, last_repair, repair_path
 from common.storage.store import FsspecStore
 from delta_loader.load.merged import MergedLoads
 from delta_loader.load.report import StreamReport
@@ -254,9 +255,23 @@ def test_restarted_chain_has_no_notes_of_the_former_one() -> None:
     assert world.notes == []
 
 
-def test_load_that_cannot_be_written_leaves_no_note() -> None:
+def test_load_note_is_written_before_the_repairs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewind claims its turn before it reads the notes: one of the two sees the other."""
+    world, are_noted = World(), list[bool]()
+
+    def reads(store: ObjectStore, partition: TopicPartition) -> LastRepair:
+        are_noted.append(bool(world.notes))
+        return last_repair(store, partition)
+
+    monkeypatch.setattr("delta_loader.load.merged.last_repair", reads)
+    assert not world.load().held
+    assert are_noted == [False, True]
+
+
+@pytest.mark.parametrize("outcome", [NotWritten("a file is damaged"), Failed("no room")])
+def test_load_that_cannot_be_written_leaves_no_note(outcome: CommitOutcome) -> None:
     world = World()
-    world.tables.at_commit = lambda: NotWritten("a file is damaged")
+    world.tables.at_commit = lambda: outcome
     assert world.load().failure is not None
     assert world.notes == []
     world.rewind(4)

@@ -236,7 +236,7 @@ def test_refused_record_missing_from_kafka_holds_its_joined_chain() -> None:
 
 
 def test_refused_record_missing_from_kafka_holds_its_partition(world: RefusingTables) -> None:
-    world.refuses, world.in_kafka = {5}, set()
+    world.refuses, world.in_kafka = {5, 7}, {7}
     world.staging.flush(0, 4, 10)
     world.staging.flush(1, 0, 5)
     report = world.run()

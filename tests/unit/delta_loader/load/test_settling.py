@@ -195,11 +195,19 @@ def test_only_loaded_markers_are_deleted_with_their_mixed_files(stage: Settled) 
     assert stage.run(2000, 0) == 3
     assert stage.asked == ["tables"], "without a retention the store's time is of no interest"
     assert [path.rpartition("/")[2][-7:-5] for path in stage.staging.markers()] == ["20", "10", "20"]
-    mixed = [
-        stored.path for stored in stage.staging.store(stage.staging.stage_url).list(waiting_folder(stage.staging.table))
-    ]
-    assert len(mixed) == 1
+    assert len(mixed_files(stage)) == 1
     assert len(stage.deleted) == 5, "no table's file is looked for in the stage"
+
+
+def test_marker_that_is_loaded_in_part_keeps_its_mixed_files(stage: Settled) -> None:
+    stage.positions[0] = 15
+    assert stage.run(2000, 0) == 1
+    assert len(mixed_files(stage)) == 2
+
+
+def mixed_files(stage: Settled) -> list[str]:
+    store = stage.staging.store(stage.staging.stage_url)
+    return [stored.path for stored in store.list(waiting_folder(stage.staging.table))]
 
 
 def test_nothing_is_read_while_nothing_is_due(stage: Settled) -> None:

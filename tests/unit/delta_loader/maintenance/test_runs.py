@@ -239,6 +239,18 @@ def test_task_waits_for_a_running_load_even_one_that_fails_and_close_cancels() -
     assert world.done == ["memory://a"]
 
 
+@pytest.mark.parametrize(("schedule", "runs"), [("1h", 1), ("0 0 29 2 *", 0)], ids=["an interval", "a cron line"])
+def test_scheduled_run_that_is_not_due_again_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch, schedule: str, runs: int
+) -> None:
+    services, begun = services_of(World(), settings("a")), []
+    monkeypatch.setattr(type(services), "run", lambda *_: begun.append(schedule))
+    scheduled = ScheduledServices(services, settings("a", schedule=schedule).table_services, lambda: True)
+    for _ in range(2):
+        scheduled.run_due()
+    assert len(begun) == runs
+
+
 def test_no_task_begins_during_a_load_that_outlived_its_pass() -> None:
     ends, began = Event(), Event()
 
