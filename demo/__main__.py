@@ -29,7 +29,7 @@ from demo.report import Produced, report
 from demo.watch import Watch
 from devservices import processes
 from devservices.kafka import KafkaOptions, running_kafka
-from devservices.s3 import S3Server, running_s3, why_not
+from devservices.s3 import S3Server, running_s3, unavailable_reason
 
 HERE = Path(__file__).parent
 RUN = HERE / ".run"
@@ -83,7 +83,7 @@ def _server(store: str, started: ExitStack) -> S3Server | None:
         case "s3" | "moto":
             return started.enter_context(running_s3("moto"))
         case "versitygw":
-            if reason := why_not("versitygw"):
+            if reason := unavailable_reason("versitygw"):
                 raise typer.BadParameter(reason, param_hint="--store")
             return started.enter_context(running_s3("versitygw", RUN / "versitygw"))
         case _:

@@ -1,5 +1,5 @@
-"""Real parts for development, the demo, the tests and the benchmarks: Apache Kafka and S3 servers.
+"""Real Kafka and S3 servers, and the tools around them, for development, the demo, the tests and the benchmarks.
 
-Rule of this package: it belongs to the repository and not to the product; nothing that is installed imports it. What
-it starts it also stops, by process id, and the operating system stops it when the parent dies.
+Rule of this package: it belongs to the repository and not to the product; no installed package imports it. It stops
+every process that it starts, by process id, and the operating system stops them when the parent dies.
 """

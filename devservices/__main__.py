@@ -1,6 +1,6 @@
-"""``python -m devservices up``: a broker and an S3 server in the foreground, until Ctrl+C or SIGTERM.
+"""``python -m devservices up``: a Kafka broker and an S3 server in the foreground, until Ctrl+C or SIGTERM.
 
-Prints what clients need as shell assignments, so that another terminal can take them over by copying.
+Prints the clients' environment as shell `export` lines, ready to paste into another terminal.
 """
 
 import shlex
@@ -13,29 +13,31 @@ import typer
 
 from devservices import processes
 from devservices.kafka import KafkaOptions, running_kafka
-from devservices.s3 import S3Kind, running_s3, why_not
+from devservices.s3 import S3Kind, running_s3, unavailable_reason
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback()
 def devservices() -> None:
-    """Real parts for development."""
+    """Kafka and S3 servers for development."""
 
 
 @app.command()
 def up(
     *,
     s3: Annotated[str, typer.Option(help="moto, versitygw, minio, or none.")] = "moto",
-    brokers: Annotated[int, typer.Option(min=1, help="How many Kafka brokers.")] = 1,
-    kafka_port: Annotated[int, typer.Option(help="Port of the first broker; 0 for a free one.")] = 9092,
-    s3_port: Annotated[int, typer.Option(help="Port of the S3 server; 0 for a free one.")] = 9000,
-    bucket: Annotated[str, typer.Option(help="A bucket to create.")] = "lake",
-    folder: Annotated[Path | None, typer.Option(help="Keep the data here; otherwise it ends with the servers.")] = None,
+    brokers: Annotated[int, typer.Option(min=1, help="Number of Kafka brokers.")] = 1,
+    kafka_port: Annotated[int, typer.Option(help="Port of the first broker; 0: a free one.")] = 9092,
+    s3_port: Annotated[int, typer.Option(help="Port of the S3 server; 0: a free one.")] = 9000,
+    bucket: Annotated[str, typer.Option(help="Bucket to create.")] = "lake",
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder that keeps the data; without it, the data is deleted at the end.")
+    ] = None,
 ) -> None:
-    """Start a broker and an S3 server; they end with this command."""
+    """Run a broker and an S3 server until this command ends."""
     if s3 not in {*get_args(S3Kind), "none"}:
-        msg = f"{s3!r} is none of moto, versitygw, minio, none"
+        msg = f"{s3!r} is not one of moto, versitygw, minio, none"
         raise typer.BadParameter(msg, param_hint="--s3")
     processes.end_on_sigterm()
     with ExitStack() as started:
@@ -44,15 +46,15 @@ def up(
         environ = {"KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
         if s3 != "none":
             kind = cast("S3Kind", s3)
-            if reason := why_not(kind):
+            if reason := unavailable_reason(kind):
                 raise typer.BadParameter(reason, param_hint="--s3")
             server = started.enter_context(running_s3(kind, folder and folder / "s3", s3_port or None))
-            with suppress(FileExistsError):  # in a folder that was kept
+            with suppress(FileExistsError):  # exists already in a folder that was kept
                 server.create_bucket(bucket)
             environ |= server.environ
         for name, value in environ.items():
             typer.echo(f"export {name}={shlex.quote(value)}")
-        typer.echo("# ready; Ctrl+C ends it")
+        typer.echo("# ready; stop with Ctrl+C")
         signal.pause()
 
 

@@ -1,7 +1,7 @@
 """Adds the loader's jars to a bill of materials: ``python -m devservices.bill_of_jars BILL`` (CycloneDX, JSON).
 
-What makes such bills of Python packages knows nothing of jars. Spark's own come inside of pyspark's wheel, which is in
-the bill as one package.
+The tool that makes a bill from Python packages does not know jars. Spark's own jars come inside pyspark's wheel, which
+is in the bill as one package.
 """
 
 import json
@@ -14,13 +14,13 @@ from delta_loader.spark.pairs import LOCK
 
 
 def with_jars(bill: Mapping[str, object], jars: Iterable[Jar]) -> dict[str, object]:
-    """The bill with a component for each jar, by its coordinates in Maven; each once, however often it is added."""
+    """The bill with one component for each jar, by Maven coordinates; adding the same jars again changes nothing."""
     components = bill.get("components", [])
     if not isinstance(components, list):
-        msg = "the bill's components are no list"
+        msg = "the bill's components are not a list"
         raise TypeError(msg)
-    added = {f"{one['purl']}": one for one in map(_component, jars)}
-    return {**bill, "components": [*(one for one in components if one.get("purl") not in added), *added.values()]}
+    added = {f"{component['purl']}": component for component in map(_component, jars)}
+    return {**bill, "components": [*(entry for entry in components if entry.get("purl") not in added), *added.values()]}
 
 
 def _component(jar: Jar) -> dict[str, object]:
@@ -37,7 +37,7 @@ def _component(jar: Jar) -> dict[str, object]:
 
 
 def main(path: Path) -> None:
-    """Rewrite the bill, with the jars."""
+    """Add the jars to the bill at ``path``."""
     jars = [jar for group in read_lock(LOCK).values() for jar in group]
     path.write_text(json.dumps(with_jars(json.loads(path.read_text("utf-8")), jars), indent=2) + "\n", "utf-8")
 

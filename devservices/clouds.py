@@ -1,11 +1,11 @@
 """Emulators of two clouds' object stores: ``with running_cloud("gcs") as cloud: cloud.storage_options``.
 
-- ``gcs`` is Google Cloud Storage by fake-gcs-server (Go).
-- ``azure`` is Azure's by Azurite (npm): its blob service, which knows no hierarchical namespace and speaks no ABFS.
+- ``gcs``: Google Cloud Storage, emulated by fake-gcs-server (Go).
+- ``azure``: Azure's blob service, emulated by Azurite (npm), without hierarchical namespaces and ABFS.
 
-They are optional: neither they nor fsspec's back ends for them (``gcsfs``, ``adlfs``) come with `make setup`. Where
-both are there, the suite of the object store's contract runs on them too. ``python -m devservices.clouds`` puts the
-emulators into the cache, with Go and npm.
+They are optional: `make setup` installs neither them nor fsspec's back ends (``gcsfs``, ``adlfs``). If both are
+installed, the contract tests of the object store run on them too. ``python -m devservices.clouds`` puts the emulators
+into the cache, with Go and npm.
 """
 
 import importlib.util
@@ -30,9 +30,9 @@ _GCS = ("github.com/fsouza/fake-gcs-server", "v1.56.1")
 _AZURITE = "3.35.0"
 _BACK_ENDS = {"gcs": "gcsfs", "azure": "adlfs"}
 _ACCOUNT = "devstoreaccount1"
-# Azurite's own, which its documentation names.
+# Azurite's documented account key.
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-# gcsfs asks by gRPC, at Google's own address, what kind of bucket it is; the emulator has none of that.
+# gcsfs asks Google's own address for the type of the bucket, by gRPC; the emulator does not support that.
 _ENVIRON = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 
 
@@ -55,21 +55,21 @@ class Cloud:
         return {"connection_string": ";".join(f"{name}={value}" for name, value in parts.items())}
 
     def create_bucket(self, name: str) -> str:
-        """Create a bucket, or a container, and return its URL."""
+        """Create a bucket or a container, and return its URL."""
         scheme = "gs" if self.kind == "gcs" else "abfs"
         fsspec.filesystem(scheme, skip_instance_cache=True, **self.storage_options).mkdir(name)
         return f"{scheme}://{name}"
 
 
-def there() -> list[CloudKind]:
-    """Those that are in the cache and have a back end here."""
+def available_clouds() -> list[CloudKind]:
+    """The kinds whose emulator is in the cache and whose fsspec back end is installed."""
     kinds: tuple[CloudKind, ...] = ("gcs", "azure")
     return [kind for kind in kinds if _program(kind).exists() and importlib.util.find_spec(_BACK_ENDS[kind])]
 
 
 @contextmanager
 def running_cloud(kind: CloudKind) -> Iterator[Cloud]:
-    """Start one that is `there`, wait until it answers, and stop it in the end; its data is then deleted."""
+    """Start one of the `available_clouds`, wait until it answers, and stop it on exit; its data is deleted."""
     os.environ.update(_ENVIRON)  # before gcsfs is imported
     with ExitStack() as started:
         folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix=f"{kind}-")))
@@ -84,10 +84,10 @@ def running_cloud(kind: CloudKind) -> Iterator[Cloud]:
 def _command(kind: CloudKind, port: int, folder: Path) -> list[str]:
     program, data = str(_program(kind)), str(folder / "data")
     if kind == "gcs":
-        place = ["-scheme", "http", "-host", HOST, "-port", str(port), "-public-host", f"{HOST}:{port}"]
-        return [program, *place, "-external-url", f"http://{HOST}:{port}", "-filesystem-root", data]
-    place = ["--blobHost", HOST, "--blobPort", str(port), "--location", data]
-    return [program, *place, "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
+        options = ["-scheme", "http", "-host", HOST, "-port", str(port), "-public-host", f"{HOST}:{port}"]
+        return [program, *options, "-external-url", f"http://{HOST}:{port}", "-filesystem-root", data]
+    options = ["--blobHost", HOST, "--blobPort", str(port), "--location", data]
+    return [program, *options, "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
 
 
 def _program(kind: CloudKind) -> Path:
@@ -97,7 +97,7 @@ def _program(kind: CloudKind) -> Path:
     return folder / f"azurite-{_AZURITE}" / "node_modules" / ".bin" / "azurite-blob"
 
 
-def _fill_the_cache() -> None:
+def _fill_cache() -> None:
     folder = cache_folder() / "bin"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as built:
@@ -108,4 +108,4 @@ def _fill_the_cache() -> None:
 
 
 if __name__ == "__main__":
-    _fill_the_cache()
+    _fill_cache()

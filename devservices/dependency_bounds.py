@@ -1,7 +1,7 @@
-"""Tests what reads internals of libraries, with the lowest and the highest versions that pyproject.toml allows.
+"""Tests the code that reads libraries' internals with the lowest and the highest versions that pyproject.toml allows.
 
-Beside the locked packages of this environment, which stay as they are: the other versions are in a folder that comes
-before them. Needs uv (``make bounds`` installs it).
+This environment's locked packages stay as they are: the other versions are in a folder ahead of them on PYTHONPATH.
+Needs uv (``make bounds`` installs it).
 """
 
 import os
@@ -15,10 +15,10 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 INTERNALS_ARE_READ = ("confluent-kafka", "duckdb", "lmdb", "s3fs")
-"""Read of them, and not in their documentation: confluent-kafka's consumer in memory, DuckDB's parse trees and JSON
-functions, LMDB's database handles, and the client, errors and multipart uploads of s3fs."""
-WITH = ("fsspec",)
-"""Belongs to exactly one version of one of them."""
+"""Packages with undocumented internals that the product reads: confluent-kafka's consumer in memory, DuckDB's parse
+trees and JSON functions, LMDB's database handles, and the client, errors and multipart uploads of s3fs."""
+MATCHED = ("fsspec",)
+"""Packages that match exactly one version of a package above."""
 ENDS = ("lowest", "highest")
 TESTS = (
     "tests/contract/test_store.py",
@@ -30,17 +30,17 @@ TESTS = (
 
 
 def bounded() -> list[str]:
-    """The requirements of the packages, as pyproject.toml has them."""
+    """The requirements of these packages in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     listed = [
         *project["dependencies"],
         *(text for extra in project["optional-dependencies"].values() for text in extra),
     ]
-    return [text for text in listed if Requirement(text).name in {*INTERNALS_ARE_READ, *WITH}]
+    return [text for text in listed if Requirement(text).name in {*INTERNALS_ARE_READ, *MATCHED}]
 
 
 def main() -> int:
-    """Both ends; the exit code of the first tests that failed."""
+    """Test both ends; return the exit code of the first failed test run, or 0."""
     for end in ENDS:
         folder = ROOT / "build" / "bounds" / end
         shutil.rmtree(folder, ignore_errors=True)

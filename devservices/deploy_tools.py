@@ -1,9 +1,9 @@
-"""The tools that read `deploy/`: those on the path, or else built with Go into the cache, exactly these versions.
+"""The tools that check `deploy/`: from the PATH, or built with Go into the cache in exactly these versions.
 
-``python -m devservices.deploy_tools`` builds what is missing, which takes minutes. `promtool` would take many of them:
-where there is APT it comes out of the distribution's package `prometheus`, and nothing is installed. Schemas (KEDA's
-CRD, and that of compose files) come out of the Go modules of the programs that own them: nothing is copied here. What
-comes in seconds is fetched by the tests themselves (`quickly`).
+``python -m devservices.deploy_tools`` builds missing tools, which takes minutes. `promtool` would take many minutes:
+with APT, it is unpacked from the distribution's package `prometheus`, and nothing is installed. Schemas (KEDA's CRDs
+and compose's schema) come from the Go modules of the programs that own them, so the repository has no copies. The tests
+themselves fetch everything that takes only seconds (`ensure_quickly`).
 """
 
 import json
@@ -26,7 +26,7 @@ class Tool:
     version: str
     package: str = "."
     debian: str | None = None
-    """The distribution's package that holds it."""
+    """Distribution's package that contains the tool."""
 
     @property
     def built(self) -> Path:
@@ -34,12 +34,12 @@ class Tool:
 
     @property
     def unpacked(self) -> Path:
-        """Where it is once it was taken out of the distribution's package."""
+        """Path of the tool that was unpacked from the distribution's package."""
         return cache_folder() / "bin" / f"{self.name}-{self.debian}"
 
     @property
     def program(self) -> Path | None:
-        """What is built, or unpacked, or else one of the same name on the path; None where there is neither."""
+        """The built tool, else the unpacked one, else one of the same name on the PATH; None if all are missing."""
         if self.built.exists():
             return self.built
         if self.unpacked.exists():
@@ -62,47 +62,52 @@ FILES = (KEDA, KEDA_AUTHENTICATION, COMPOSE)
 
 
 def file_of(source: Source) -> Path:
-    """Where a schema is once it is fetched."""
+    """The cached path of a schema."""
     module, version, path = source
     return cache_folder() / "schemas" / module.replace("/", "-") / version / Path(path).name
 
 
 def ensure() -> None:
-    """Build and fetch what is missing. Raises ServiceError."""
+    """Build and fetch missing tools and schemas. Raises ServiceError."""
     for tool in TOOLS:
-        if not quickly(tool):
+        if not ensure_quickly(tool):
             _require_go()
             print(f"building {tool.name} {tool.version}")
             _build(tool)
     for source in FILES:
-        if not quickly(source):
+        if not ensure_quickly(source):
             _require_go()
 
 
-def quickly(what: Tool | Source) -> bool:
-    """Have a tool or a schema where that takes seconds; whether it is there now. Raises ServiceError."""
-    if isinstance(what, Tool):
-        if what.program is None and what.debian is not None and shutil.which("apt-get") and shutil.which("dpkg-deb"):
-            _unpack(what, what.debian)
-        return what.program is not None
-    target = file_of(what)
+def ensure_quickly(wanted: Tool | Source) -> bool:
+    """Fetch a tool or a schema if that takes seconds; returns whether it is available now. Raises ServiceError."""
+    if isinstance(wanted, Tool):
+        if (
+            wanted.program is None
+            and wanted.debian is not None
+            and shutil.which("apt-get")
+            and shutil.which("dpkg-deb")
+        ):
+            _unpack(wanted, wanted.debian)
+        return wanted.program is not None
+    target = file_of(wanted)
     if not target.exists() and shutil.which("go") is not None:
-        module, version, path = what
+        module, version, path = wanted
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as whole:
-            whole.write((_module(module, version) / path).read_bytes())
-        Path(whole.name).replace(target)
+        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copy:
+            copy.write((_module(module, version) / path).read_bytes())
+        Path(copy.name).replace(target)
     return target.exists()
 
 
 def _require_go() -> None:
     if shutil.which("go") is None:
-        msg = "the tools are built with Go, and no `go` is on the path"
+        msg = "the tools are built with Go, and `go` is not on the PATH"
         raise processes.ServiceError(msg)
 
 
 def _unpack(tool: Tool, package: str) -> None:
-    """Take a program out of a package. What APT cannot fetch (no lists, no network) is not there."""
+    """Unpack a program from a package. Leaves it missing if APT cannot fetch the package (no lists, no network)."""
     tool.unpacked.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=tool.unpacked.parent) as folder:
         fetched = subprocess.run(["apt-get", "download", package], cwd=folder, check=False, capture_output=True)
@@ -113,8 +118,8 @@ def _unpack(tool: Tool, package: str) -> None:
 
 def _build(tool: Tool) -> None:
     tool.built.parent.mkdir(parents=True, exist_ok=True)
-    # Built beside its place and moved there, so that two may do so at once. Not by `go install`: a module that replaces
-    # others is refused there. Some modules' archives have a list of a `vendor` folder, and not the folder.
+    # Built next to its target and moved there, so two processes may build it at once. `go install` refuses a module
+    # that replaces others. Some modules' archives list a `vendor` folder and do not contain it: hence `-mod=readonly`.
     with tempfile.TemporaryDirectory(dir=tool.built.parent) as folder:
         target = Path(folder) / tool.name
         _go(

@@ -2,14 +2,15 @@
 
 Rules:
 
-1. What is needed is root on Linux, and three programs. Where they are missing, or nothing answers on the network, that
-   is `Unavailable`, which has a reason: it is no failure of the images.
-2. Images and layers lie in a store of their own, in the project's cache: those of the machine are neither used nor
-   replaced. The base is pulled where a registry answers; else Debian's own packages make one of the same name.
-3. How the machine reaches its registries is passed into a build, as arguments and mounts: pip's index, the Maven
-   repository, its certificates. None of it stays in an image.
-4. Nothing outlives a run: its processes end with it, and its mounts and containers go, those of a run that was killed
-   too.
+1. Building needs root on Linux and three programs. If these are missing, or the network does not answer, the engine
+   raises `Unavailable` with the reason: that is not a failure of the images.
+2. Images and layers are in a separate store in the project's cache: the machine's own images are neither used nor
+   replaced. The base image is pulled if a registry answers; otherwise it is built from Debian's packages under the same
+   name.
+3. A build gets this machine's registry settings as arguments and mounts: pip's index, the Maven repository, the
+   certificates. None of these stays in an image.
+4. Nothing outlives a run: its processes end with it, and its mounts and containers are removed, also those of a killed
+   run.
 """
 
 import fcntl
@@ -47,21 +48,21 @@ _PIP = {
 }
 
 
-class Unavailable(Exception):  # noqa: N818 - it is no error (rule 1)
-    """Why images cannot be built on this machine."""
+class Unavailable(Exception):  # noqa: N818 - not an error (rule 1)
+    """The reason that images cannot be built on this machine."""
 
 
 class ImageError(Exception):
-    """An image does not build, or a container does not do what it should."""
+    """An image does not build, or a container fails its check."""
 
 
 class TooSlowError(ImageError):
-    """A program took longer than it may."""
+    """A program exceeded its time limit."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """An image's file system, mounted, and what the image says of its process."""
+    """An image's mounted file system, and the image's settings for its process."""
 
     root: Path
     user: str
@@ -71,15 +72,15 @@ class Container:
 
 
 class Engine:
-    """One store of images. Use it as a context: what is left over goes when it begins, and when it ends."""
+    """A store of images. As a context manager, it removes leftovers of earlier runs on entry and its own on exit."""
 
     def __init__(self, folder: Path, log: Path) -> None:
-        """``folder`` holds the store; what the programs print goes to ``log``."""
+        """``folder`` holds the store; the programs' output goes to ``log``."""
         self._folder = folder
         self._log = log
 
     def __enter__(self) -> Self:
-        """Take the store, which others cannot read: a build's arguments may hold credentials. Raises Unavailable."""
+        """Lock the store. Other users cannot read it: a build's arguments may hold credentials. Raises Unavailable."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = (self._folder / "lock").open("w")
         try:
@@ -88,15 +89,15 @@ class Engine:
             self._lock.close()
             msg = f"another run uses {self._folder}"
             raise Unavailable(msg) from error
-        self._tidy()
+        self._remove_leftovers()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave images and layers, and nothing else."""
-        self._tidy()
+        """Remove everything but images and layers."""
+        self._remove_leftovers()
         self._lock.close()
 
-    def _tidy(self) -> None:
+    def _remove_leftovers(self) -> None:
         with suppress(ImageError):
             self._buildah("rm", "--all")
         for bundle in self._folder.glob("bundle-*"):
@@ -106,13 +107,13 @@ class Engine:
         _unmount_below(self._folder)
 
     def _buildah(self, *arguments: str | Path, timeout_s: float = _CALL_S, folder: Path | None = None) -> None:
-        places = ("--root", self._folder / "storage", "--runroot", self._folder / "run")
-        run([program("buildah"), *places, *arguments], self._log, timeout_s, folder)
+        stores = ("--root", self._folder / "storage", "--runroot", self._folder / "run")
+        run([program("buildah"), *stores, *arguments], self._log, timeout_s, folder)
 
-    def _answer(self, *arguments: str | Path) -> str:
-        places = ("--root", self._folder / "storage", "--runroot", self._folder / "run")
+    def _output_of(self, *arguments: str | Path) -> str:
+        stores = ("--root", self._folder / "storage", "--runroot", self._folder / "run")
         done = subprocess.run(
-            [program("buildah"), *places, *arguments], check=False, capture_output=True, text=True, timeout=_CALL_S
+            [program("buildah"), *stores, *arguments], check=False, capture_output=True, text=True, timeout=_CALL_S
         )
         if done.returncode:
             msg = f"buildah {arguments[0]}: {done.stderr.strip()}"
@@ -120,9 +121,9 @@ class Engine:
         return done.stdout.strip()
 
     def ensure_base(self) -> None:
-        """Have the base image in the store. Raises Unavailable."""
+        """Pull or build the base image unless the store has it. Raises Unavailable."""
         with suppress(ImageError):
-            self._answer("inspect", "--type", "image", BASE)
+            self._output_of("inspect", "--type", "image", BASE)
             return
         with suppress(ImageError):
             self._buildah("pull", "--quiet", BASE, timeout_s=_PULL_S)
@@ -140,14 +141,14 @@ class Engine:
             command: list[str | Path] = [program("debootstrap"), *variant, _DEBIAN, root, *_mirror()]
             run(command, self._log, _BASE_S)
             root.chmod(0o755)
-            # As in the image of that name: no manuals, one python3, and pip may install.
+            # As in the image of that name: no manuals, one python3, and pip is allowed to install.
             excludes = "".join(f"path-exclude /usr/share/{name}/*\n" for name in ("doc", "man", "locale", "info"))
             (root / "etc/dpkg/dpkg.cfg.d/docker").write_text(excludes, "utf-8")
             for marked in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
                 marked.unlink()
             for name in ("python", "python3"):
                 (root / "usr/local/bin" / name).symlink_to("/usr/bin/python3.11")
-            container = self._answer("from", "scratch")
+            container = self._output_of("from", "scratch")
             self._buildah("add", "--quiet", container, root, "/")
             path = "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
             self._buildah("config", "--env", path, "--env", "LANG=C.UTF-8", container)
@@ -156,37 +157,37 @@ class Engine:
             _remove(root)
 
     def build(self, name: str, timeout_s: float) -> None:
-        """Build the image of one of `deploy/images`. Raises ImageError; Unavailable where the network is away."""
+        """Build an image of `deploy/images`. Raises ImageError, or Unavailable if the network does not answer."""
         self.ensure_base()
         arguments = ["bud", "--isolation", "chroot", "--format", "docker", "--layers", "--pull-never"]
-        arguments += ["--network", "host", *passed_on(os.environ)]
+        arguments += ["--network", "host", *registry_arguments(os.environ)]
         arguments += ["--file", f"deploy/images/{name}.Dockerfile"]
         try:
-            # The first stage has a name, too, so that its layers stay when those of older builds go.
+            # The first stage also has a name, so its layers stay when those of older builds are removed.
             for stage in (["--target", "build", "--tag", tag_of(f"{name}-build")], ["--tag", tag_of(name)]):
                 self._buildah(*arguments, *stage, ".", timeout_s=timeout_s, folder=ROOT)
         except TooSlowError:
             raise
         except ImageError as error:
-            away = _away(os.environ)
-            if away is None:
+            unreachable = _unreachable_source(os.environ)
+            if unreachable is None:
                 raise
-            msg = f"{away} does not answer, and the layers that need it are not in the cache"
+            msg = f"{unreachable} does not answer, and the layers that need it are not in the cache"
             raise Unavailable(msg) from error
 
     def prune(self) -> None:
-        """Remove the layers of older builds, once all images are built: a layer that none of them has is of no use."""
+        """Remove every layer that no image uses. Call it after all images are built."""
         with suppress(ImageError):
             self._buildah("rmi", "--prune", timeout_s=_BASE_S)
 
     @contextmanager
     def container(self, name: str) -> Iterator[Container]:
-        """A built image's file system, mounted."""
-        config = json.loads(self._answer("inspect", "--type", "image", tag_of(name)))["OCIv1"]["config"]
-        container = self._answer("from", "--pull-never", tag_of(name))
+        """Mount a built image's file system."""
+        config = json.loads(self._output_of("inspect", "--type", "image", tag_of(name)))["OCIv1"]["config"]
+        container = self._output_of("from", "--pull-never", tag_of(name))
         try:
             yield Container(
-                Path(self._answer("mount", container)),
+                Path(self._output_of("mount", container)),
                 config["User"],
                 tuple(config["Env"]),
                 tuple(config["Entrypoint"]),
@@ -197,21 +198,21 @@ class Engine:
             self._buildah("rm", container)
 
     def run(self, spec: Mapping[str, object], timeout_s: float) -> str:
-        """Run a container to its end; what it printed. Raises ImageError where it fails."""
+        """Run a container until it exits, and return its output. Raises ImageError if it fails."""
         bundle = Path(tempfile.mkdtemp(dir=self._folder, prefix="bundle-"))
         try:
             (bundle / "config.json").write_text(json.dumps(spec), "utf-8")
-            places = ("--root", bundle / "state", "run", "--bundle", bundle)
-            run([program("runc"), *places, uuid.uuid4().hex[:12]], bundle / "output", timeout_s)
+            options = ("--root", bundle / "state", "run", "--bundle", bundle)
+            run([program("runc"), *options, uuid.uuid4().hex[:12]], bundle / "output", timeout_s)
             return (bundle / "output").read_text("utf-8", "replace")
         finally:
             _end_container(bundle)
 
 
 def require_engine(*, install: bool) -> None:
-    """Raise Unavailable where images cannot be built; with ``install``, what Debian has is installed first."""
+    """Raise Unavailable if images cannot be built; with ``install``, try to install missing Debian packages first."""
     if sys.platform != "linux" or os.geteuid() != 0:
-        msg = "without a daemon, images are built by root on Linux"
+        msg = "building images without a daemon needs root on Linux"
         raise Unavailable(msg)
     missing = [name for name in PROGRAMS if find(name) is None]
     if missing and install and shutil.which("apt-get") is not None:
@@ -225,7 +226,7 @@ def require_engine(*, install: bool) -> None:
         msg = f"{', '.join(missing)} missing: apt-get install --no-install-recommends {' '.join(PROGRAMS)}"
         raise Unavailable(msg)
     if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
-        msg = "this root may not make name spaces"
+        msg = "this root user may not create namespaces"
         raise Unavailable(msg)
 
 
@@ -239,17 +240,17 @@ def store_folder() -> Path:
 
 
 def find(name: str) -> str | None:
-    """A program, which Debian may have put where only root looks."""
+    """The path of a program; also searches the folders that only root has on its PATH."""
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
 
 
 def program(name: str) -> str:
-    """The same; raises Unavailable."""
-    found = find(name)
-    if found is None:
+    """The path of a program. Raises Unavailable if it is missing."""
+    path = find(name)
+    if path is None:
         msg = f"{name} is missing"
         raise Unavailable(msg)
-    return found
+    return path
 
 
 def run(
@@ -259,8 +260,8 @@ def run(
     folder: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a program to its end, and its children with it. Raises ImageError with the end of what it printed."""
-    child = processes.start([str(one) for one in arguments], log, environ, folder)
+    """Run a program until it exits, and end its children with it. Raises ImageError with the end of its output."""
+    child = processes.start([str(argument) for argument in arguments], log, environ, folder)
     code = None
     try:
         code = child.process.wait(timeout_s)
@@ -268,7 +269,7 @@ def run(
         msg = f"{Path(arguments[0]).name} took longer than {timeout_s:.0f} s; the end of its log:\n{child.log_tail()}"
         raise TooSlowError(msg) from error
     finally:
-        if code is None:  # late, or this process is told to end
+        if code is None:  # timed out, or this process is stopping
             child.signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 child.process.wait(10)
@@ -280,32 +281,32 @@ def run(
         raise ImageError(msg)
 
 
-def passed_on(environ: Mapping[str, str], certificates: Path = CERTIFICATES) -> list[str]:
-    """Arguments of a build for how this machine reaches its registries (rule 3)."""
-    given = pip_settings(environ)
+def registry_arguments(environ: Mapping[str, str], certificates: Path = CERTIFICATES) -> list[str]:
+    """Build arguments with this machine's registry settings (rule 3)."""
+    settings = pip_settings(environ)
     if "KDE_MAVEN_URL" in environ:
-        given["KDE_MAVEN_URL"] = environ["KDE_MAVEN_URL"]
+        settings["KDE_MAVEN_URL"] = environ["KDE_MAVEN_URL"]
     arguments: list[str] = []
     if certificates.exists():
         arguments += ["--volume", f"{certificates}:{CERTIFICATES}:ro"]
-        given |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), str(CERTIFICATES))
-    for key, value in sorted(given.items()):
+        settings |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), str(CERTIFICATES))
+    for key, value in sorted(settings.items()):
         arguments += ["--build-arg", f"{key}={value}"]
     return arguments
 
 
 def pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """What pip is told of its index here, by a file or the environment, as variables."""
+    """Index settings from pip's config files and the environment, as environment variables."""
     done = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], check=False, capture_output=True, text=True, env=dict(environ)
     )
-    found: dict[str, str] = {}
-    for line in done.stdout.splitlines():  # global.index-url='https://…'; the environment's come first
+    settings: dict[str, str] = {}
+    for line in done.stdout.splitlines():  # global.index-url='https://…'; pip lists the environment's settings first
         key, _, value = line.partition("=")
         name = _PIP.get(key.rpartition(".")[2])
         if name is not None:
-            found.setdefault(name, value.strip("'\""))
-    return found | {name: environ[name] for name in _PIP.values() if name in environ}
+            settings.setdefault(name, value.strip("'\""))
+    return settings | {name: environ[name] for name in _PIP.values() if name in environ}
 
 
 def process_spec(
@@ -318,9 +319,10 @@ def process_spec(
     tmpfs: Sequence[str],
     mounts: Mapping[Path, str],
 ) -> dict[str, object]:
-    """What runc is told: no capability, no new privilege, a read-only root, and the machine's network.
+    """A runc spec with no capabilities, no new privileges, a read-only root and the host's network.
 
-    ``template`` is what `runc spec` prints, ``tmpfs`` are compose's entries, ``mounts`` are read only, by their source.
+    ``template`` is the output of `runc spec`, ``tmpfs`` has compose's entries, ``mounts`` maps sources to read-only
+    targets.
     """
     uid, _, gid = user.partition(":")
     kept = [mount for mount in template["mounts"] if mount["type"] != "cgroup"]
@@ -335,7 +337,7 @@ def process_spec(
     }
     linux = {key: value for key, value in template["linux"].items() if key != "resources"}
     own = ("pid", "ipc", "mount")
-    linux["namespaces"] = [one for one in template["linux"]["namespaces"] if one["type"] in own]
+    linux["namespaces"] = [entry for entry in template["linux"]["namespaces"] if entry["type"] in own]
     return {
         "ociVersion": template["ociVersion"],
         "process": process,
@@ -353,7 +355,7 @@ def process_spec(
 
 
 def tmpfs_mount(entry: str) -> dict[str, object]:
-    """A mount as Docker makes it of compose's ``/tmp:size=2g,mode=1777``: without set-uid, devices and execution."""
+    """A tmpfs mount as Docker makes it from compose's ``/tmp:size=2g,mode=1777``: noexec, nosuid, nodev by default."""
     target, _, text = entry.partition(":")
     options = [option for option in text.split(",") if option]
     defaults = [name for name in ("noexec", "nosuid", "nodev") if name.removeprefix("no") not in options]
@@ -366,14 +368,14 @@ def tmpfs_mount(entry: str) -> dict[str, object]:
 
 
 def runc_template(folder: Path) -> dict[str, Any]:
-    """What `runc spec` prints."""
+    """The output of `runc spec`."""
     subprocess.run([program("runc"), "spec"], check=True, cwd=folder, capture_output=True)
-    found: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
-    return found
+    template: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+    return template
 
 
 def _mirror() -> list[str]:
-    """Where this machine, if it is a Debian, gets its packages."""
+    """This machine's package mirror, if it runs the same Debian release."""
     if shutil.which("apt-get") is None:
         return []
     done = subprocess.run(
@@ -383,37 +385,37 @@ def _mirror() -> list[str]:
     return sites[:1]
 
 
-def _away(environ: Mapping[str, str]) -> str | None:
-    """The first of what a build needs that does not answer at all."""
+def _unreachable_source(environ: Mapping[str, str]) -> str | None:
+    """The host of the first source that a build needs and that does not answer, or None."""
     index = pip_settings(environ).get("PIP_INDEX_URL", "https://pypi.org/simple")
     mirror = (_mirror() or ["http://deb.debian.org/debian"])[0]
     for url in (mirror, index, environ.get("KDE_MAVEN_URL", MAVEN_URL)):
         try:
-            with urllib.request.urlopen(url, timeout=15):  # noqa: S310 - the operator's own
+            with urllib.request.urlopen(url, timeout=15):  # noqa: S310 - a URL from this machine's settings
                 continue
         except urllib.error.HTTPError:
-            continue  # it answers
+            continue  # an HTTP error is an answer
         except (OSError, ValueError):
             return url.partition("://")[2].partition("/")[0].rpartition("@")[2]
     return None
 
 
 def _end_container(bundle: Path) -> None:
-    """Whatever is left of a container, and the folder with what it was made of."""
+    """Delete a container's leftovers and its bundle folder."""
     state = bundle / "state"
-    for found in state.iterdir() if state.is_dir() else ():
-        command = [program("runc"), "--root", str(state), "delete", "--force", found.name]
+    for container in state.iterdir() if state.is_dir() else ():
+        command = [program("runc"), "--root", str(state), "delete", "--force", container.name]
         subprocess.run(command, check=False, capture_output=True)
     _remove(bundle)
 
 
 def _remove(folder: Path) -> None:
-    """A folder, and before it what is mounted there: a tree that is removed across a mount takes what is behind it."""
+    """Unmount everything below a folder, then remove it: removal across a mount would delete the files behind it."""
     _unmount_below(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _unmount_below(folder: Path) -> None:
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text("utf-8").splitlines()]
-    for target in sorted((one for one in mounts if one.startswith(f"{folder}/")), reverse=True):
+    for target in sorted((mount for mount in mounts if mount.startswith(f"{folder}/")), reverse=True):
         subprocess.run(["umount", "--lazy", target], check=False, capture_output=True)

@@ -1,8 +1,8 @@
 """``python -m devservices.images``: builds the images of `deploy/images`; with ``--check``, runs them as compose does.
 
-The check stands between the Dockerfiles and compose's confinement, which is read from `deploy/compose/compose.yaml`:
-both programs check their config, the writer stages, and the loader loads by add and by append from a broker and an S3
-server. The loader's check starts Spark as a user that the image does not know.
+The check tests the Dockerfiles under the confinement that `deploy/compose/compose.yaml` sets: both programs check their
+config, the writer stages, and the loader loads by add and by append, with a real broker and S3 server. The loader's
+check starts Spark as a user that the image does not know.
 """
 
 import os
@@ -41,23 +41,25 @@ from devservices.s3 import S3Server, running_s3
 IMAGES = ("stage-writer", "delta-loader")
 RECORDS = 500
 _CONFIG = "/etc/kafka-delta-express/pipeline.yaml"
-_STRANGER = "1000650000:0"
-"""As OpenShift chooses users: of a name space's own range, and of root's group."""
+_UNKNOWN_USER = "1000650000:0"
+"""User id as OpenShift assigns it: from the namespace's own range, in root's group."""
 _HOSTS = Path("/etc/hosts")
-"""Engines give each container one; Java wants its host's name in it."""
+"""Engines give each container a hosts file; Java needs its host's name in it."""
 _RUN_S, _BUILD_S, _CI_BUILDS_S = 600.0, 3600.0, 900.0
-"""Of one command, of one build, and of both where a whole run has an end: what was built by then is in the cache."""
+"""Time limits of one command, of one build, and of both builds in a CI run, where finished layers stay in the cache."""
 _COLUMNS = "id BIGINT, name STRING"
 _LOADS = {"added": "add", "appended": "append"}
-"""The check's streams, and how each is loaded."""
+"""The check's streams, with the load mode of each."""
 
 
 def main(
     *,
-    check: Annotated[bool, typer.Option("--check", help="Also run them.")] = False,
-    ci: Annotated[bool, typer.Option("--ci", help="Install the engine; exit 0 where that cannot be.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Also run the images.")] = False,
+    ci: Annotated[
+        bool, typer.Option("--ci", help="Install missing tools; exit 0 if images cannot be built here.")
+    ] = False,
 ) -> None:
-    """Build the images, as root on Linux; nothing but a cache is left."""
+    """Build the images, as root on Linux; only the cache is left behind."""
     processes.end_on_sigterm()
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="images-") as folder:
@@ -70,7 +72,7 @@ def main(
                         engine.build(name, max(1.0, left_s) if ci else _BUILD_S)
                     except TooSlowError as error:
                         raise Unavailable(str(error)) from error
-                    typer.echo(f"images: {name} is built ({time.monotonic() - began_s:.0f} s)")
+                    typer.echo(f"images: built {name} ({time.monotonic() - began_s:.0f} s)")
                 engine.prune()
                 if check:
                     _check(engine, Path(folder))
@@ -83,8 +85,8 @@ def main(
 
 
 @dataclass(frozen=True)
-class _Stand:
-    """Containers under compose's confinement, with one config and one environment."""
+class _Runner:
+    """Runs containers under compose's confinement, with one config and one environment."""
 
     engine: Engine
     config: Path
@@ -104,18 +106,18 @@ class _Stand:
         )
         text = self.engine.run(spec, _RUN_S)
         by = "" if user is None else f" as user {user}"
-        said = " ".join((name, command, *arguments))
-        typer.echo(f"images: {said}{by} is well ({time.monotonic() - began_s:.0f} s)")
+        command_line = " ".join((name, command, *arguments))
+        typer.echo(f"images: {command_line}{by} passed ({time.monotonic() - began_s:.0f} s)")
         return text
 
 
 def confinement(name: str) -> tuple[str, ...]:
-    """Compose's tmpfs entries for a service; raises ImageError where it confines less than the check does."""
+    """Compose's tmpfs entries for a service; raises ImageError if compose confines the service differently."""
     text = (ROOT / "deploy/compose/compose.yaml").read_text("utf-8")
     service: Mapping[str, Any] = yaml.safe_load(text)["services"][name]
     confined = service["read_only"], service["cap_drop"], service["security_opt"]
     if confined != (True, ["ALL"], ["no-new-privileges:true"]):
-        msg = f"deploy/compose/compose.yaml confines {name} otherwise than the check does: {confined}"
+        msg = f"deploy/compose/compose.yaml does not confine {name} as the check expects: {confined}"
         raise ImageError(msg)
     return tuple(service["tmpfs"])
 
@@ -131,26 +133,26 @@ def _check(engine: Engine, folder: Path) -> None:
             for number in range(RECORDS):
                 producer.produce(topic, f'{{"id":{number},"name":"n{number}"}}'.encode())
         if producer.flush(60):
-            msg = "the check's records do not reach Kafka"
+            msg = "the check's records did not reach Kafka"
             raise ImageError(msg)
         config = folder / "pipeline.yaml"
         config.write_text(yaml.safe_dump(pipeline(kafka.bootstrap_servers, lake)), "utf-8")
         config.chmod(0o644)
         (folder / "runc").mkdir()
-        stand = _Stand(engine, config, s3.environ, runc_template(folder / "runc"))
+        runner = _Runner(engine, config, s3.environ, runc_template(folder / "runc"))
         with engine.container("stage-writer") as writer:
-            stand.run("stage-writer", writer, "check")
-            stand.run("stage-writer", writer, "run", "--until-caught-up")
+            runner.run("stage-writer", writer, "check")
+            runner.run("stage-writer", writer, "run", "--until-caught-up")
         with engine.container("delta-loader") as loader:
-            stand.run("delta-loader", loader, "check", user=_STRANGER)
-            stand.run("delta-loader", loader, "run", "--once")
-            stand.run("delta-loader", loader, "status")
+            runner.run("delta-loader", loader, "check", user=_UNKNOWN_USER)
+            runner.run("delta-loader", loader, "run", "--once")
+            runner.run("delta-loader", loader, "status")
         for topic in _LOADS:
             _require_table(f"{lake}/tables/{topic}", s3)
 
 
 def pipeline(servers: str, lake: str) -> dict[str, object]:
-    """The check's config: a stream for each way of loading."""
+    """The check's config: one stream per load mode."""
     return {
         "kafka": {"bootstrap.servers": servers},
         "stage": {"url": f"{lake}/stage"},
@@ -179,15 +181,15 @@ def pipeline(servers: str, lake: str) -> dict[str, object]:
 
 
 def _require_table(url: str, s3: S3Server) -> None:
-    """Each record once, and a checkpoint: Spark has written one for each, whichever way the rows came."""
+    """Require each record exactly once, and a checkpoint: Spark writes one in both load modes."""
     options = {**s3.environ, "AWS_ALLOW_HTTP": "true"}
-    found = DeltaTable(url, storage_options=options).to_pyarrow_table(columns=["id"])["id"].to_pylist()
-    if sorted(found) != list(range(RECORDS)):
-        msg = f"{url} has {len(found)} rows, and was sent {RECORDS} records"
+    ids = DeltaTable(url, storage_options=options).to_pyarrow_table(columns=["id"])["id"].to_pylist()
+    if sorted(ids) != list(range(RECORDS)):
+        msg = f"{url} has {len(ids)} rows instead of {RECORDS}"
         raise ImageError(msg)
     store = FsspecStore(url, s3.storage_options)
     if newest_checkpoint(store, store.list(LOG))[0] is None:
-        msg = f"{url} has no checkpoint that can be read"
+        msg = f"{url} has no readable checkpoint"
         raise ImageError(msg)
     typer.echo(f"images: {url} has each record once")
 

@@ -1,10 +1,10 @@
-"""Which Java servers and sessions are started with, and how it runs those that live for seconds."""
+"""The Java program for servers and sessions, and JVM options for processes that live for seconds."""
 
 import os
 from pathlib import Path
 
-# What the second compiler makes of a process that lives for seconds does not pay in that time, nor does a small heap.
-# Without that compiler, Java keeps little room for code, and would look through it for what it can drop.
+# In a process that lives for seconds, the second compiler (C2) costs more than it saves, and so does a small heap.
+# Without C2, Java reserves little space for compiled code, and would scan it for code to discard.
 SHORT_LIVED = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:InitialRAMPercentage=100 -XX:NewRatio=1 -XX:MetaspaceSize=256m"
     " -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing"
@@ -12,6 +12,6 @@ SHORT_LIVED = (
 
 
 def java() -> str:
-    """The program that Spark would take."""
+    """The Java program that Spark would use."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home) / "bin" / "java") if home else "java"

@@ -1,7 +1,7 @@
 """Apache Kafka in KRaft mode, from Maven Central's jars: ``with running_kafka() as kafka: kafka.bootstrap_servers``.
 
-A cluster's brokers are controllers as well. They listen on free ports of the loopback interface, keep their data in a
-temporary folder, and are ready when this returns: an admin client has seen every one of them.
+The brokers are also the controllers. They listen on free loopback ports, keep their data in a temporary folder, and are
+ready when the context is entered: an admin client has reached each of them.
 """
 
 import base64
@@ -37,25 +37,25 @@ _READY_TIMEOUT_S = 300
 _ANSWER_TIMEOUT_S = 20
 _STOP_TIMEOUT_S = 30
 _ADMIN_TIMEOUT_S = 120
-_AGAIN_S = 0.05
+_POLL_INTERVAL_S = 0.05
 
 
 @dataclass(slots=True)
 class Broker:
-    """One broker, which can be stopped, killed and started again at the same address with the same data."""
+    """One broker. It can be stopped or killed, and started again at the same address with the same data."""
 
     number: int
     port: int
     folder: Path
     child: processes.Child | None = None
     control_port: int = 0
-    """Of the quorum's own talk."""
+    """Port of the KRaft controller."""
     proxy_port: int | None = None
-    """Where something stands before it (`KafkaOptions.proxy_before`)."""
+    """Port of the proxy in front of the broker (`KafkaOptions.proxy_before`), or None."""
     listener_ports: Mapping[str, int] = field(default_factory=dict)
-    """Of `KafkaOptions.listeners`, by their names."""
+    """Ports of `KafkaOptions.listeners`, by listener name."""
     java: Sequence[str] = ()
-    """More options of its Java."""
+    """Extra JVM options."""
 
     @property
     def address(self) -> str:
@@ -66,18 +66,18 @@ class Broker:
         return self.child is not None and self.child.is_running
 
     def answers(self) -> bool:
-        """Whether it serves requests, and the cluster has a leader for each partition of each topic."""
-        # Asked with a client that knows no other broker: the others speak of a killed one for a while as if it lived.
+        """Whether the broker serves requests and every partition of every topic has a leader."""
+        # The client knows only this broker: for a while, the others list a killed broker as alive.
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0, "reconnect.backoff.max.ms": 200})
         try:
-            found = admin.list_topics(timeout=_ANSWER_TIMEOUT_S)
+            metadata = admin.list_topics(timeout=_ANSWER_TIMEOUT_S)
         except KafkaException:
             return False
-        led = all(part.leader >= 0 for topic in found.topics.values() for part in topic.partitions.values())
-        return self.number in found.brokers and led
+        has_leaders = all(part.leader >= 0 for topic in metadata.topics.values() for part in topic.partitions.values())
+        return self.number in metadata.brokers and has_leaders
 
     def start(self) -> processes.Child:
-        """Start it, without waiting for it."""
+        """Start the broker without waiting until it is ready."""
         wait_until_closed(self.port)
         options = (*_OPTIONS, *self.java)
         command = [java(), *options, "-cp", _class_path(), "kafka.Kafka", str(self.folder / "server.properties")]
@@ -85,12 +85,12 @@ class Broker:
         return self.child
 
     def stop(self) -> None:
-        """Shut it down; one that waits for a controller that is gone already is killed, which costs it no record."""
+        """Shut the broker down; if it waits for a controller that is gone, kill it, which loses no record."""
         if self.child is not None:
             self.child.stop(_STOP_TIMEOUT_S)
 
     def kill(self) -> None:
-        """An end without a word, as of a machine that lost its power."""
+        """Kill the broker, as a power failure would."""
         if self.child is not None:
             self.child.kill()
 
@@ -101,16 +101,16 @@ class KafkaCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The value of the client property of that name."""
+        """Addresses for the client property ``bootstrap.servers``."""
         return ",".join(broker.address for broker in self.brokers)
 
     @property
     def proxied_servers(self) -> str:
-        """The same for clients that come through the proxies, which are told of no other way."""
+        """Addresses of the proxies; the brokers advertise only the proxies to clients that use them."""
         return ",".join(f"{HOST}:{broker.proxy_port}" for broker in self.brokers)
 
     def servers_at(self, listener: str) -> str:
-        """The same at one of `KafkaOptions.listeners`."""
+        """Addresses of one of `KafkaOptions.listeners`."""
         return ",".join(f"{HOST}:{broker.listener_ports[listener]}" for broker in self.brokers)
 
     @property
@@ -118,25 +118,25 @@ class KafkaCluster:
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Create a topic, replicated to every broker up to three, wait for its leaders, and return its name."""
+        """Create a topic, replicated to at most three brokers, wait for its leaders, and return its name."""
         replicas = min(3, len(self.brokers))
         topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
-        admin = self.admin  # held, because the answer is lost when the client is collected
+        admin = self.admin  # a collected client would lose the response
         within = {"operation_timeout": _ADMIN_TIMEOUT_S, "request_timeout": _ADMIN_TIMEOUT_S}
         admin.create_topics([topic], **within)[name].result(_ADMIN_TIMEOUT_S)
-        # It is created before its leaders know of it; until then they answer that they are none.
-        asked = {TopicPartition(name, number): OffsetSpec.earliest() for number in range(partitions)}
-        until_s = time.monotonic() + _READY_TIMEOUT_S
-        while asked:
-            for partition, answer in admin.list_offsets(asked, request_timeout=_ADMIN_TIMEOUT_S).items():
+        # A new topic exists before its leaders know of it; until then they answer that they are not its leaders.
+        waiting = {TopicPartition(name, number): OffsetSpec.earliest() for number in range(partitions)}
+        deadline_s = time.monotonic() + _READY_TIMEOUT_S
+        while waiting:
+            for partition, answer in admin.list_offsets(waiting, request_timeout=_ADMIN_TIMEOUT_S).items():
                 try:
                     answer.result(_ADMIN_TIMEOUT_S)
-                    del asked[partition]
+                    del waiting[partition]
                 except KafkaException:
-                    if time.monotonic() > until_s:
+                    if time.monotonic() > deadline_s:
                         raise
-            if asked:
-                time.sleep(_AGAIN_S)
+            if waiting:
+                time.sleep(_POLL_INTERVAL_S)
         return name
 
     def delete_topic(self, name: str) -> None:
@@ -145,7 +145,7 @@ class KafkaCluster:
         admin.delete_topics([name], **within)[name].result(_ADMIN_TIMEOUT_S)
 
     def wait_until_ready(self) -> None:
-        """Wait until every broker that was started, and was not ended, serves requests."""
+        """Wait until every broker that was started and not ended serves requests."""
         for broker in self.brokers:
             if broker.child is not None and broker.is_running:
                 broker.child.wait_until(broker.answers, f"the Kafka broker {broker.number}", _READY_TIMEOUT_S)
@@ -153,52 +153,52 @@ class KafkaCluster:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One more way into a broker, on a port of its own."""
+    """An additional listener of the brokers, on its own port."""
 
     name: str
     protocol: str
     """``SSL``, ``SASL_SSL``, ``SASL_PLAINTEXT`` or ``PLAINTEXT``."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """What ``server.properties`` says of this listener alone, without the prefix."""
+    """Entries of ``server.properties`` for this listener, without its prefix."""
 
 
-PATIENT: Mapping[str, str] = MappingProxyType({"broker.session.timeout.ms": "300000"})
-"""Properties of a cluster whose brokers are not killed: one that stood still for seconds keeps its partitions."""
+TOLERATES_PAUSES: Mapping[str, str] = MappingProxyType({"broker.session.timeout.ms": "300000"})
+"""Properties of a cluster whose brokers are never killed: a broker that pauses for seconds keeps its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
     brokers: int = 1
     partitions: int = 1
-    """Of a topic that is created without a number."""
+    """Default number of partitions of a new topic."""
     port: int | None = None
-    """Of the first broker; a free one when absent."""
+    """Port of the first broker; a free one when None."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """More of ``server.properties``, or other values than those below."""
+    """Entries of ``server.properties`` that are added to the defaults below, or override them."""
     proxy_before: Callable[[int], int] | None = None
-    """Puts something before a broker's port, and says which port to go to instead (devservices/tcp_proxy.py)."""
+    """Puts a proxy in front of a broker's port and returns the proxy's port (devservices/tcp_proxy.py)."""
     listeners: Sequence[Listener] = ()
-    """More of them (devservices/secured_kafka.py)."""
+    """Additional listeners (devservices/secured_kafka.py)."""
     java: Sequence[str] = ()
-    """More options of the broker's Java."""
+    """Extra JVM options of the brokers."""
 
 
 @contextmanager
 def running_kafka(options: KafkaOptions | None = None, folder: Path | None = None) -> Iterator[KafkaCluster]:
-    """Start a cluster, wait until it is ready, and stop it in the end; without ``folder`` its data is then deleted."""
+    """Start a cluster, wait until it is ready, and stop it on exit; without ``folder`` its data is deleted."""
     with ExitStack() as started:
         root = folder or Path(started.enter_context(tempfile.TemporaryDirectory(prefix="kafka-")))
         cluster = KafkaCluster(tuple(_format(options or KafkaOptions(), root)))
         for broker in cluster.brokers:
             broker.start()
-            # A temporary folder needs no tidy end, and a kill takes no time; data that stays is shut down with care.
+            # Data in a temporary folder may be lost, and a kill is immediate; kept data needs a clean shutdown.
             started.callback(broker.kill if folder is None else broker.stop)
         cluster.wait_until_ready()
         yield cluster
 
 
 def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
-    """Write each broker's properties and format its storage, unless a run before this one did."""
+    """Write each broker's properties, and format its storage unless an earlier run did."""
     ports = free_ports(2 * options.brokers)
     if options.port is not None:
         processes.require_free(options.port)
@@ -220,7 +220,7 @@ def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
         file = broker.folder / "server.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), "utf-8")
         formatted = broker.folder / "data" / "meta.properties"
-        if not formatted.exists():  # what Kafka's own tool writes
+        if not formatted.exists():  # as Kafka's storage tool writes it
             formatted.parent.mkdir(exist_ok=True)
             ids = {"version": 1, "cluster.id": cluster_id, "node.id": number, "directory.id": _new_id()}
             shutil.copyfile(_bootstrap_records(), formatted.with_name(_BOOTSTRAP))
@@ -229,9 +229,9 @@ def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
 
 
 def _bootstrap_records() -> Path:
-    """The features of a new cluster, such as groups that the broker assigns, as Kafka's own tool writes them.
+    """A new cluster's features, such as broker-assigned consumer groups, as Kafka's storage tool writes them.
 
-    The tool is a Java of its own, so it runs once for each lock of jars.
+    The tool needs a JVM of its own, so it runs once for each version of the jar lock.
     """
     cached = cache_folder() / "built" / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16] / _BOOTSTRAP
     if not cached.exists():
@@ -248,24 +248,25 @@ def _bootstrap_records() -> Path:
             }
             file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), "utf-8")
             tool = [java(), *_OPTIONS, "-cp", _class_path(), "kafka.tools.StorageTool", "format"]
-            made = subprocess.run(
+            formatting = subprocess.run(
                 [*tool, "--cluster-id", _new_id(), "--config", str(file)], capture_output=True, text=True, check=False
             )
-            if made.returncode:
-                msg = f"Kafka's tool did not format a folder: {made.stderr.strip() or made.stdout.strip()}"
+            if formatting.returncode:
+                output = formatting.stderr.strip() or formatting.stdout.strip()
+                msg = f"Kafka's storage tool failed to format a folder: {output}"
                 raise processes.ServiceError(msg)
             (data / _BOOTSTRAP).replace(cached)
     return cached
 
 
 def _new_id() -> str:
-    """A new id as Kafka writes them: 16 bytes in URL-safe base64, 22 characters, where the first may be a `-`."""
+    """A new id in Kafka's format: 16 bytes as URL-safe base64, 22 characters; the first may be a `-`."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
 def _properties(broker: Broker, voters: str, options: KafkaOptions) -> dict[str, str]:
     replicas = str(min(3, options.brokers))
-    in_sync = str(max(1, int(replicas) - 1))  # so that one broker may go
+    in_sync = str(max(1, int(replicas) - 1))  # one broker may be down
     return {
         "process.roles": "broker,controller",
         "node.id": str(broker.number),
@@ -280,37 +281,37 @@ def _properties(broker: Broker, voters: str, options: KafkaOptions) -> dict[str,
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": in_sync,
         "min.insync.replicas": in_sync,
-        # By the records' own timestamps: old ones would be gone with the first look, five minutes after the start.
+        # Retention uses the records' own timestamps: old records would be deleted five minutes after the start.
         "log.retention.ms": "-1",
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
-        "log.cleaner.backoff.ms": "500",  # until compaction looks again
+        "log.cleaner.backoff.ms": "500",  # interval between two checks for segments to compact
         "broker.heartbeat.interval.ms": "500",
-        "broker.session.timeout.ms": "3000",  # how long the address of a killed broker is kept for it
+        "broker.session.timeout.ms": "3000",  # time for which a killed broker keeps its registration
     }
 
 
 def _listening(broker: Broker, behind_port: int, more: Sequence[Listener]) -> dict[str, str]:
-    """Where it listens, where its clients are told to come, and in which way each listener is secured."""
+    """The properties of all listeners: bind addresses, advertised addresses and security."""
     own = f"PLAINTEXT://{broker.address}"
-    listeners, told = [own], [own]
+    listeners, advertised = [own], [own]
     protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
     properties: dict[str, str] = {}
-    if broker.proxy_port is not None:  # clients are told to come to the proxy's port
+    if broker.proxy_port is not None:  # clients are sent to the proxy's port
         protocols["PROXIED"] = "PLAINTEXT"
         listeners.append(f"PROXIED://{HOST}:{behind_port}")
-        told.append(f"PROXIED://{HOST}:{broker.proxy_port}")
+        advertised.append(f"PROXIED://{HOST}:{broker.proxy_port}")
     for listener in more:
         protocols[listener.name] = listener.protocol
         listeners.append(f"{listener.name}://{HOST}:{broker.listener_ports[listener.name]}")
-        told.append(listeners[-1])
+        advertised.append(listeners[-1])
         prefix = f"listener.name.{listener.name.lower()}."
         properties |= {f"{prefix}{key}": value for key, value in listener.properties.items()}
     listeners.append(f"CONTROLLER://{HOST}:{broker.control_port}")
     return {
         "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
         "listeners": ",".join(listeners),
-        "advertised.listeners": ",".join(told),
+        "advertised.listeners": ",".join(advertised),
         "inter.broker.listener.name": "PLAINTEXT",
         **properties,
     }
@@ -320,5 +321,5 @@ def _class_path() -> str:
     return ":".join(str(jar) for jar in ensure_jars(read_lock(LOCK)["kafka"]))
 
 
-if __name__ == "__main__":  # python -m devservices.kafka: fill the cache, as `make setup` does
+if __name__ == "__main__":  # python -m devservices.kafka: download the jars, as `make setup` does
     ensure_jars(read_lock(LOCK)["kafka"])

@@ -1,7 +1,7 @@
-"""Makes the jar locks again: ``python -m devservices.lock_jars`` (needs Maven; only who changes a version runs it).
+"""Regenerates the jar locks: ``python -m devservices.lock_jars`` (needs Maven; run it after a version change).
 
-Maven resolves the runtime dependencies of the roots below. Left out is what pyspark brings itself, under whatever
-version: two versions of a library on one class path is a fault that shows late.
+Maven resolves the runtime dependencies of the roots below. Artifacts that pyspark ships are left out, in any version:
+two versions of a library on one class path fail late.
 """
 
 import hashlib
@@ -27,26 +27,26 @@ _LINE = re.compile(r"\s+(?P<group>[^:]+):(?P<artifact>[^:]+):jar:(?P<version>[^:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group of a lock: its roots as ``group:artifact:version``, and what is left out as ``group:artifact``."""
+    """A group of a lock: its roots as ``group:artifact:version``, and its exclusions as ``group:artifact``."""
 
     name: str
     roots: tuple[str, ...]
     without: tuple[str, ...] = ()
-    beside_pyspark: bool = True
+    on_pyspark_class_path: bool = True
 
 
 def _delta(spark: str, version: str, name: str = "delta") -> Group:
-    """Delta for a line of Spark's releases."""
+    """Delta for one Spark release line."""
     return Group(name, (f"io.delta:delta-spark_{spark}_2.13:{version}",))
 
 
 def _s3(hadoop: str, aws: str, name: str = "s3") -> Group:
-    """S3 for the Hadoop in pyspark, with the AWS SDK that it was built with."""
+    """S3 for pyspark's Hadoop, with the AWS SDK that this Hadoop was built with."""
     parts = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
     return Group(
         name,
         (f"org.apache.hadoop:hadoop-aws:{hadoop}", *(f"{_AWS}:{part}:{aws}" for part in parts)),
-        without=(f"{_AWS}:bundle",),  # every AWS service in one jar of 600 MB
+        without=(f"{_AWS}:bundle",),  # all AWS services in one jar of 600 MB
     )
 
 
@@ -59,15 +59,15 @@ OLDER = tuple(
 KAFKA = Group(
     "kafka",
     ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.kafka:kafka-tools:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
-    # A broker needs no Connect worker, and with it go Jetty and Jersey.
+    # A broker needs no Connect worker; Jetty and Jersey go with it.
     without=(
         "org.apache.kafka:connect-runtime",
         "org.apache.kafka:connect-transforms",
         "com.fasterxml.jackson.jakarta.rs:*",
     ),
-    beside_pyspark=False,
+    on_pyspark_class_path=False,
 )
-# The broker's own version: what topologies are compared with.
+# The same version as the broker's. Topologies are compared with it.
 STREAMS = Group(
     "kafka-streams",
     (
@@ -75,7 +75,7 @@ STREAMS = Group(
         "org.apache.kafka:kafka-streams-test-utils:4.3.1",
         "org.slf4j:slf4j-simple:1.7.36",
     ),
-    beside_pyspark=False,
+    on_pyspark_class_path=False,
 )
 _SPARK = "org.apache.spark"
 _TOKENS = f"{_SPARK}:spark-token-provider-kafka-0-10_2.13"
@@ -83,13 +83,13 @@ STREAMING = Group(
     "spark-kafka",
     (
         f"{_SPARK}:spark-sql-kafka-0-10_2.13:4.2.0",
-        f"{_TOKENS}:4.1.0-preview1",  # it was not published with 4.2.0
+        f"{_TOKENS}:4.1.0-preview1",  # not published with 4.2.0
         "org.apache.kafka:kafka-clients:3.9.1",
         "org.apache.commons:commons-pool2:2.12.1",
     ),
     without=(_TOKENS,),
 )
-AVRO = Group("spark-avro", (f"{_SPARK}:spark-avro_2.13:4.1.1",))  # it was not published with 4.2.0
+AVRO = Group("spark-avro", (f"{_SPARK}:spark-avro_2.13:4.1.1",))  # not published with 4.2.0
 
 
 def main() -> None:
@@ -118,7 +118,7 @@ def _resolve(group: Group) -> list[Jar]:
         subprocess.run([*maven, *arguments], check=True)
         found = [match for line in listing.read_text("utf-8").splitlines() if (match := _LINE.match(line))]
         jars = [Jar(match["group"], match["artifact"], match["version"], "") for match in found]
-        kept = [jar for jar in jars if not (group.beside_pyspark and jar.artifact in _in_pyspark())]
+        kept = [jar for jar in jars if not (group.on_pyspark_class_path and jar.artifact in _in_pyspark())]
         return sorted(
             (Jar(jar.group, jar.artifact, jar.version, _sha256(repository / jar.path)) for jar in kept),
             key=lambda jar: (jar.group, jar.artifact),
@@ -140,13 +140,13 @@ def _project(group: Group) -> str:
 
 
 def _in_pyspark() -> set[str]:
-    """The artifacts that pyspark ships, and those whose classes it ships under another name."""
+    """The artifacts that pyspark ships, including those that it ships under other names."""
     pyspark = find_spec("pyspark")
     if pyspark is None or pyspark.origin is None:
         msg = "pyspark is not installed: run `make setup`"
         raise SystemExit(msg)
     names = {re.sub(r"-\d[^/]*\.jar$", "", jar.name) for jar in (Path(pyspark.origin).parent / "jars").glob("*.jar")}
-    # jcl-over-slf4j stands for commons-logging, and RoaringBitmap has taken its shims in.
+    # jcl-over-slf4j replaces commons-logging, and RoaringBitmap includes its shims.
     return names | {"commons-logging", "shims"}
 
 

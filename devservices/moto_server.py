@@ -1,6 +1,6 @@
-"""``python -m devservices.moto_server``: moto's server, whose conditional writes are right under concurrency.
+"""``python -m devservices.moto_server``: moto's server, with conditional writes that are correct under concurrency.
 
-moto looks whether an object is there, and then writes it; between the two another request may have done the same.
+moto checks whether an object exists and then writes it; another request can write between the two steps.
 """
 
 from __future__ import annotations

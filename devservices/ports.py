@@ -1,8 +1,8 @@
 """Free TCP ports on the loopback interface.
 
-Rule: none is in the range from which the operating system takes the ports of outgoing connections. A server that was
-killed would find such a port taken now and then when it comes back: by any client on this machine, even by one of its
-own, which while it tries to reconnect to a port of that range can be connected to itself.
+Rule: no port is in the range from which the operating system takes the ports of outgoing connections. A killed server
+that restarts could find such a port in use: by any client on this machine, even by its own client, because a client
+that reconnects to a port of that range can connect to itself.
 """
 
 import random
@@ -15,22 +15,23 @@ HOST = "127.0.0.1"
 
 _LOWEST = 10_000
 _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_USUAL_OUTGOING = 32_768  # Linux's; the others begin higher
-_ENOUGH = 1000
+_DEFAULT_OUTGOING = 32_768  # Linux's default; other systems start higher
+_MINIMUM_PORTS = 1000
 
 
 def free_ports(count: int) -> list[int]:
-    """As many different ports that nothing listens on.
+    """``count`` different ports without a listener.
 
-    They are free when this returns, not forever: who starts a server on one checks that it came up.
+    A port is free when this returns, and can be taken later: a caller that starts a server on it checks that the server
+    came up.
     """
     with ExitStack() as held:
         ports: list[int] = []
         for port in _candidates():
-            found = held.enter_context(socket.socket())
-            with suppress(OSError):  # it is taken
-                found.bind((HOST, port))
-                ports.append(found.getsockname()[1])
+            bound = held.enter_context(socket.socket())
+            with suppress(OSError):  # in use
+                bound.bind((HOST, port))
+                ports.append(bound.getsockname()[1])
             if len(ports) == count:
                 return ports
     msg = "no free port is left"
@@ -46,15 +47,15 @@ def is_open(port: int) -> bool:
 
 
 def wait_until_closed(port: int, timeout_s: float = 60) -> None:
-    """Wait until nothing listens on the port any more, as before a server is started on it again."""
+    """Wait until nothing listens on the port, for at most ``timeout_s``; then a server can start there again."""
     deadline = time.monotonic() + timeout_s
     while is_open(port) and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
 def _candidates() -> list[int]:
-    """Ports in an order that no other process has; 0, for any, where the range leaves too few."""
-    outgoing = int(_OUTGOING.read_text("ascii").split()[0]) if _OUTGOING.exists() else _USUAL_OUTGOING
-    if outgoing - _LOWEST < _ENOUGH:
-        return [0] * _ENOUGH
+    """Ports in random order, which no other process shares; zeros, for any port, if the range has too few."""
+    outgoing = int(_OUTGOING.read_text("ascii").split()[0]) if _OUTGOING.exists() else _DEFAULT_OUTGOING
+    if outgoing - _LOWEST < _MINIMUM_PORTS:
+        return [0] * _MINIMUM_PORTS
     return random.SystemRandom().sample(range(_LOWEST, outgoing), outgoing - _LOWEST)

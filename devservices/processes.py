@@ -2,10 +2,10 @@
 
 Rules:
 
-1. A child is signalled by its process id and never by a name.
-2. It leads a session of its own, so that Ctrl+C reaches the parent alone and the parent decides about the order.
-3. When the parent dies, however it dies, the operating system kills the child (Linux: ``PR_SET_PDEATHSIG``).
-4. What it prints goes to a log file, whose end is part of the error when it does not come up.
+1. A child is signaled by its process id and never by a name.
+2. A child leads its own session, so Ctrl+C reaches only the parent, and the parent decides the order of shutdown.
+3. When the parent dies for any reason, the operating system kills the child (Linux: ``PR_SET_PDEATHSIG``).
+4. A child's output goes to a log file; if the child does not come up, the error has the end of that log.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class ServiceError(RuntimeError):
-    """A server for development could not be started."""
+    """A development server could not be started."""
 
 
 class Process(Protocol):
-    """What a `Child` needs of `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that a `Child` needs."""
 
     @property
     def pid(self) -> int: ...
 
     @property
     def returncode(self) -> int | None:
-        """How it ended, as far as `poll` and `wait` know."""
+        """Exit code as of the last `poll` or `wait`."""
 
     def poll(self) -> int | None:
-        """How it ended; None while it runs."""
+        """The exit code; None while the process runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """How it ended; raises subprocess.TimeoutExpired."""
+        """Wait for the exit code; raises subprocess.TimeoutExpired."""
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
 
     def kill(self) -> None:
-        """Send SIGKILL, unless it has ended."""
+        """Send SIGKILL, unless the process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class Child:
             self.process.send_signal(number)
 
     def pause(self) -> None:
-        """Stop it in its tracks, as a long garbage collection or a suspended machine would."""
+        """Suspend the process, as a long garbage collection or a suspended machine would."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
     def stop(self, grace_s: float = 600) -> int:
-        """SIGTERM, and SIGKILL when the grace is over; the exit code."""
+        """Send SIGTERM, then SIGKILL after the grace period; returns the exit code."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
         try:
@@ -85,18 +85,18 @@ class Child:
             return self.kill()
 
     def kill(self) -> int:
-        """SIGKILL; the exit code."""
+        """Send SIGKILL; returns the exit code."""
         self.signal(signal.SIGKILL)
         return self.process.wait()
 
-    def wait_until(self, is_ready: Callable[[], bool], what: str, timeout_s: float = 600) -> None:
-        """Wait for readiness; raises ServiceError with the end of the log when it does not come."""
+    def wait_until(self, is_ready: Callable[[], bool], name: str, timeout_s: float = 600) -> None:
+        """Wait until the process is ready; raises ServiceError with the end of its log on exit or timeout."""
         deadline = time.monotonic() + timeout_s
         while not is_ready():
             if not self.is_running or time.monotonic() > deadline:
                 state = "does not answer" if self.is_running else f"ended with code {self.process.returncode}"
                 self.kill()
-                msg = f"{what} {state}; the end of {self.log}:\n{self.log_tail()}"
+                msg = f"{name} {state}; the end of {self.log}:\n{self.log_tail()}"
                 raise ServiceError(msg)
             time.sleep(0.05)
 
@@ -110,10 +110,10 @@ def start(
     """Start a process that ends with this one; ``environ`` is added to this process's environment."""
     parent = os.getpid()
 
-    def leash() -> None:
+    def die_with_parent() -> None:
         if _LIBC is not None:
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # it died before the line above
+            if os.getppid() != parent:  # the parent died before the line above
                 os._exit(1)
 
     with log.open("ab") as output:
@@ -125,20 +125,20 @@ def start(
             env={**os.environ, **(environ or {})},
             cwd=folder,
             start_new_session=True,
-            preexec_fn=leash,  # noqa: PLW1509 - makes one system call and takes no lock
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - makes one system call and takes no lock
         )
     return Child(process, log)
 
 
 def require_free(port: int) -> None:
-    """Raise ServiceError when something listens on the port: its answers would be taken for the server's."""
+    """Raise ServiceError if a program listens on the port: its answers would be taken for the server's."""
     if is_open(port):
-        msg = f"port {port} is taken by another program; end it, or give another port"
+        msg = f"port {port} is in use by another program → stop that program, or choose another port"
         raise ServiceError(msg)
 
 
 def end_on_sigterm() -> None:
-    """Make SIGTERM unwind the stack as Ctrl+C does, so that every context manager stops what it has started."""
+    """Make SIGTERM unwind the stack as Ctrl+C does, so every context manager stops the processes that it started."""
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)

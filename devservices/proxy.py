@@ -1,11 +1,11 @@
-"""An HTTP proxy before an S3 server that holds requests back and loses answers, as a test says.
+"""An HTTP proxy in front of an S3 server. A test's policy delays requests and drops responses.
 
 Rules:
 
-1. A request reaches the server byte for byte, its ``Host`` included: signatures stay right.
-2. The policy is asked once for each request, in the request's own thread, before anything reaches the server. It holds
-   a request back by not returning, and lets the others pass meanwhile.
-3. Every request is kept with the status that the *server* gave, whatever became of the answer.
+1. A request reaches the server byte for byte, its ``Host`` included, so signatures stay valid.
+2. The policy is called once per request, in the request's own thread, before anything reaches the server. A policy that
+   does not return delays only its own request.
+3. Every request is recorded with the status that the *server* returned, even when the response is dropped.
 """
 
 import hashlib
@@ -32,25 +32,25 @@ class Request:
     """Bucket and key, without the query."""
     query: str
     headers: Mapping[str, str]
-    """Their names in small letters."""
+    """Headers by lowercase name."""
     content_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The request goes to the server, without the headers named here, and the answer to the client."""
+    """Forward the request without the headers in ``without``, and return the server's response."""
 
     without: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class LoseAnswer:
-    """The request goes to the server, and the client's connection is closed instead of an answer."""
+    """Forward the request, and close the client's connection instead of responding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The server never hears of it, and the client gets this S3 error."""
+    """Respond with this S3 error; the server never receives the request."""
 
     status: int
     code: str
@@ -60,11 +60,11 @@ Verdict = Pass | LoseAnswer | Refuse
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Exchange:
     request: Request
     verdict: Verdict
     status: int | None
-    """What the server answered; None when it never heard of it."""
+    """Status that the server returned; None when it never received the request."""
 
 
 @dataclass
@@ -73,23 +73,26 @@ class Proxy:
 
     endpoint_url: str
     policy: Callable[[Request], Verdict]
-    seen: list[Seen] = field(default_factory=list)
-    remembers: bool = True
-    """Whether it keeps `seen`; a run of many minutes had better not."""
+    exchanges: list[Exchange] = field(default_factory=list)
+    records_exchanges: bool = True
+    """Whether `exchanges` is recorded; turn it off in runs of many minutes."""
 
-    def statuses(self, method: str, ending: str) -> list[int | None]:
-        """What the server answered to one method on the paths that end so, in the order of the answers."""
-        asked = [one for one in self.seen if one.request.method == method and one.request.path.endswith(ending)]
-        return [one.status for one in asked]
+    def statuses(self, method: str, suffix: str) -> list[int | None]:
+        """Statuses that the server returned to ``method`` on paths with this suffix, in the order of the responses."""
+        return [
+            exchange.status
+            for exchange in self.exchanges
+            if exchange.request.method == method and exchange.request.path.endswith(suffix)
+        ]
 
 
 @contextmanager
 def running_proxy(
-    target_url: str, policy: Callable[[Request], Verdict] | None = None, *, remembers: bool = True
+    target_url: str, policy: Callable[[Request], Verdict] | None = None, *, records_exchanges: bool = True
 ) -> Iterator[Proxy]:
-    """Listen on a free port of the loopback interface and pass everything on to ``target_url``, but for the policy."""
+    """Listen on a free loopback port and forward every request to ``target_url`` as the policy decides."""
     with _Server(target_url, policy or (lambda _request: Pass())) as server:
-        server.proxy.remembers = remembers
+        server.proxy.records_exchanges = records_exchanges
         thread = threading.Thread(target=server.serve_forever, name="proxy", daemon=True)
         thread.start()
         try:
@@ -117,19 +120,19 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             super().handle_one_request()
         except (OSError, http.client.HTTPException):
-            # One of the two ends has gone; the other one sees a connection that closes.
+            # One end closed its connection; the other end sees its own connection close.
             self.close_connection = True
 
     def log_message(self, *_arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
-    def _pass(self) -> None:
+    def _handle(self) -> None:
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             self.send_error(http.HTTPStatus.NOT_IMPLEMENTED)
             return
         length = int(self.headers.get("Content-Length", 0))
         body = self.rfile.read(length)
-        if len(body) < length:  # the client has gone in the middle of it
+        if len(body) < length:  # the client disconnected in the middle of the body
             self.close_connection = True
             return
         path, _, query = self.path.partition("?")
@@ -138,24 +141,24 @@ class _Handler(BaseHTTPRequestHandler):
         verdict = self.server.proxy.policy(request)
         match verdict:
             case Refuse():
-                self._keep(Seen(request, verdict, None))
-                text = f"<?xml version='1.0'?><Error><Code>{verdict.code}</Code><Message>as told</Message></Error>"
-                self._answer(verdict.status, [("Content-Type", "application/xml")], text.encode())
+                self._record(Exchange(request, verdict, None))
+                text = f"<?xml version='1.0'?><Error><Code>{verdict.code}</Code><Message>test policy</Message></Error>"
+                self._respond(verdict.status, [("Content-Type", "application/xml")], text.encode())
             case LoseAnswer():
-                status, _, _ = self._ask(body, frozenset())
-                self._keep(Seen(request, verdict, status))
+                status, _, _ = self._forward(body, frozenset())
+                self._record(Exchange(request, verdict, status))
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
             case Pass():
-                status, answer, content = self._ask(body, verdict.without)
-                self._keep(Seen(request, verdict, status))
-                self._answer(status, answer, content)
+                status, answer, content = self._forward(body, verdict.without)
+                self._record(Exchange(request, verdict, status))
+                self._respond(status, answer, content)
             case _:
                 assert_never(verdict)
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass  # noqa: N815 - the names that http.server looks for
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815 - the names that http.server looks for
 
-    def _ask(self, body: bytes, without: frozenset[str]) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _forward(self, body: bytes, without: frozenset[str]) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection(self.server.target, timeout=_TIMEOUT_S)
         try:
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
@@ -168,18 +171,18 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+    def _respond(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
         self.send_response_only(status)
         lengths = [value for key, value in headers if key.lower() == "content-length"]
         for key, value in headers:
             if key.lower() not in _HOP_BY_HOP | {"content-length"}:
                 self.send_header(key, value)
         if status not in (http.HTTPStatus.NO_CONTENT, http.HTTPStatus.NOT_MODIFIED):
-            # A HEAD's answer tells a length and has no content.
+            # The response to a HEAD has a length and no content.
             self.send_header("Content-Length", lengths[0] if self.command == "HEAD" and lengths else str(len(content)))
         self.end_headers()
         self.wfile.write(content)
 
-    def _keep(self, seen: Seen) -> None:
-        if self.server.proxy.remembers:
-            self.server.proxy.seen.append(seen)  # which is atomic
+    def _record(self, exchange: Exchange) -> None:
+        if self.server.proxy.records_exchanges:
+            self.server.proxy.exchanges.append(exchange)  # append is atomic

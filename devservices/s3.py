@@ -1,15 +1,15 @@
 """S3 servers: ``with running_s3("moto") as s3: s3.storage_options``.
 
-Three kinds, for what each is good at:
+Three kinds:
 
-- ``moto`` comes with pip and starts in a second; its conditional writes are right under concurrency by
-  devservices/moto_server.py. It checks no credentials and keeps nothing.
-- ``versitygw`` keeps objects on a disk, checks signatures, and gets every conditional write right. It is built once
-  with ``go install`` into the cache, where Go is found.
-- ``minio`` is the one that many people run. It is built in the same way, which takes minutes, so that no test asks for
-  it; its conditional writes are right, but that it deletes under a condition without looking at it.
+- ``moto`` comes with pip and starts in a second; devservices/moto_server.py makes its conditional writes correct under
+  concurrency. It checks no credentials and keeps nothing.
+- ``versitygw`` keeps objects on a disk, checks signatures, and handles every conditional write correctly. It is built
+  once with ``go install`` into the cache, if Go is found.
+- ``minio`` is widely used. It is built in the same way, which takes minutes, so no test needs it. Its conditional
+  writes are correct; it ignores the condition of a conditional delete.
 
-The latter two keep their objects when they are killed, and can be started again at the same address.
+``versitygw`` and ``minio`` keep their objects when they are killed, and can be started again at the same address.
 """
 
 import http.client
@@ -38,28 +38,28 @@ _MODULES = {
     "versitygw": ("github.com/versity/versitygw/cmd/versitygw", "v1.8.0"),
     "minio": ("github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c"),
 }
-"""The Go programs: package and version."""
+"""Package and version of the Go programs."""
 
-REGION = "eu-central-1"  # us-east-1 is refused by name when a bucket is created
+REGION = "eu-central-1"  # create bucket refuses the name us-east-1
 _ACCESS_KEY = "development"
-_SECRET_KEY = "development-secret"  # noqa: S105 - of a server on the loopback interface that ends with its parent
+_SECRET_KEY = "development-secret"  # noqa: S105 - for a server on the loopback interface that ends with its parent
 
 
 @dataclass(slots=True)
 class S3Server:
-    """A server and what a client needs to know of it; it can be ended and started again at the same address."""
+    """A server and its clients' settings; it can be stopped, and started again at the same address."""
 
     kind: S3Kind
     port: int
     folder: Path
     endpoint_url: str = ""
-    """Where clients go; another one than the server's own when something stands between."""
+    """URL for clients; differs from the server's own address when a proxy stands in between."""
     child: processes.Child | None = None
     access_key: str = _ACCESS_KEY
     secret_key: str = _SECRET_KEY
     region: str = REGION
     certificate: Certificate | None = None
-    """With one, it speaks TLS (moto)."""
+    """Certificate for TLS (moto only)."""
 
     def __post_init__(self) -> None:
         scheme = "http" if self.certificate is None else "https"
@@ -83,13 +83,13 @@ class S3Server:
             self.child.kill()
 
     def _answers(self) -> bool:
-        """Whether it answers to HTTP, whatever it says: MinIO listens before it can serve."""
+        """Whether the server answers HTTP with anything but 503: MinIO listens before it can serve."""
         if not is_open(self.port):
             return False
         connection = http.client.HTTPConnection(HOST, self.port, timeout=20)
         if self.certificate is not None:
-            trusting = ssl.create_default_context(cafile=str(self.certificate.authority))
-            connection = http.client.HTTPSConnection(HOST, self.port, timeout=20, context=trusting)
+            tls = ssl.create_default_context(cafile=str(self.certificate.authority))
+            connection = http.client.HTTPSConnection(HOST, self.port, timeout=20, context=tls)
         try:
             connection.request("GET", "/")
             return connection.getresponse().status != http.HTTPStatus.SERVICE_UNAVAILABLE
@@ -110,7 +110,7 @@ class S3Server:
 
     @property
     def environ(self) -> dict[str, str]:
-        """For the AWS tools, and for clients that read the environment."""
+        """Environment for AWS tools and other clients that read it."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint_url,
             "AWS_ACCESS_KEY_ID": self.access_key,
@@ -128,7 +128,7 @@ class S3Server:
 def running_s3(
     kind: S3Kind = "moto", folder: Path | None = None, port: int | None = None, certificate: Certificate | None = None
 ) -> Iterator[S3Server]:
-    """Start a server, wait until it answers, and stop it in the end; without ``folder`` its data is then deleted."""
+    """Start a server, wait until it answers, and stop it on exit; without ``folder`` its data is deleted."""
     with ExitStack() as started:
         root = folder or Path(started.enter_context(tempfile.TemporaryDirectory(prefix="s3-")))
         root.mkdir(parents=True, exist_ok=True)
@@ -140,20 +140,20 @@ def running_s3(
         yield server
 
 
-def why_not(kind: S3Kind) -> str | None:
+def unavailable_reason(kind: S3Kind) -> str | None:
     if kind in _MODULES and shutil.which("go") is None and not program_of(kind).exists():
-        return f"{kind} is built with Go, and no `go` is on the path"
+        return f"{kind} is built with Go, and `go` is not on the PATH"
     return None
 
 
 def ensure_program(kind: S3Kind) -> Path:
-    """The program, built when it is not in the cache; raises ServiceError."""
+    """The program's path; builds it if the cache lacks it. Raises ServiceError."""
     program = program_of(kind)
     if not program.exists():
-        if reason := why_not(kind):
+        if reason := unavailable_reason(kind):
             raise processes.ServiceError(reason)
         program.parent.mkdir(parents=True, exist_ok=True)
-        # Built beside its place and moved there, so that two test runs may do so at once.
+        # Built next to its target and moved there, so two test runs may build it at once.
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             source = "@".join(_MODULES[kind])
             environ = {**os.environ, "GOBIN": folder}
@@ -177,7 +177,7 @@ def _command(kind: S3Kind, port: int, root: Path) -> list[str]:
             objects = root / "objects"
             objects.mkdir(exist_ok=True)
             command = [str(ensure_program(kind)), "--port", f"{HOST}:{port}", "--region", REGION, "--quiet", "posix"]
-            if not _takes_attributes(objects):
+            if not _supports_attributes(objects):
                 sidecar = root / "attributes"
                 sidecar.mkdir(exist_ok=True)
                 command += ["--sidecar", str(sidecar)]
@@ -209,8 +209,8 @@ def _environ(kind: S3Kind) -> dict[str, str]:
             assert_never(kind)
 
 
-def _takes_attributes(folder: Path) -> bool:
-    """Whether the disk keeps extended attributes, which is where versitygw puts what S3 knows of an object."""
+def _supports_attributes(folder: Path) -> bool:
+    """Whether the disk supports extended attributes, in which versitygw stores objects' metadata."""
     if sys.platform != "linux":
         return True
     try:
@@ -221,6 +221,6 @@ def _takes_attributes(folder: Path) -> bool:
     return True
 
 
-if __name__ == "__main__":  # python -m devservices.s3: fill the cache, as `make setup` does where Go is found
-    if why_not("versitygw") is None:
+if __name__ == "__main__":  # python -m devservices.s3: fill the cache, as `make setup` does if Go is found
+    if unavailable_reason("versitygw") is None:
         ensure_program("versitygw")

@@ -1,7 +1,7 @@
-"""An S3 server that checks who asks and what they may: moto over TLS, with users, roles and policies as in IAM.
+"""An S3 server that authenticates and authorizes: moto over TLS, with users, roles and policies as in IAM.
 
-``with running_guarded_s3(folder) as s3: s3.user("writer", policy)`` makes users and roles; after `Guarded.enforce` each
-call needs a signature and a right.
+``with running_guarded_s3(folder) as s3: s3.user("writer", policy)`` creates users and roles; after `GuardedS3.enforce`
+every call needs a signature and a permission.
 """
 
 import http.client
@@ -19,7 +19,7 @@ from devservices.certificates import Authority
 from devservices.ports import HOST
 from devservices.s3 import S3Server, running_s3
 
-_ANYBODY = {
+_ANY_PRINCIPAL = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Principal": "*", "Action": "sts:AssumeRole"}],
 }
@@ -32,10 +32,10 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class GuardedS3:
     server: S3Server
     authority: Path
-    """What clients have to trust."""
+    """CA certificate that clients must trust."""
 
     def client(self, service: str, keys: Keys | None = None) -> Any:  # noqa: ANN401 - boto3's clients have no types
         """A client for ``s3``, ``iam`` or ``sts``."""
@@ -50,36 +50,36 @@ class Guarded:
         )
 
     def user(self, name: str, policy: str) -> Keys:
-        """Make a user who may do what the policy, a JSON text, allows."""
+        """Create a user with a policy (a JSON text), and return its keys."""
         iam = self.client("iam")
         iam.create_user(UserName=name)
         iam.put_user_policy(UserName=name, PolicyName="policy", PolicyDocument=policy)
-        made = iam.create_access_key(UserName=name)["AccessKey"]
-        return Keys(made["AccessKeyId"], made["SecretAccessKey"])
+        created = iam.create_access_key(UserName=name)["AccessKey"]
+        return Keys(created["AccessKeyId"], created["SecretAccessKey"])
 
     def role(self, name: str, policy: str) -> str:
-        """Make a role that anybody may take, and return its ARN."""
+        """Create a role that any user may assume, and return its ARN."""
         iam = self.client("iam")
-        made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(_ANYBODY))
+        created = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(_ANY_PRINCIPAL))
         iam.put_role_policy(RoleName=name, PolicyName="policy", PolicyDocument=policy)
-        return str(made["Role"]["Arn"])
+        return str(created["Role"]["Arn"])
 
     def enforce(self) -> None:
-        """From now on each call needs a signature and a right."""
+        """Require a signature and a permission for every call from now on."""
         context = ssl.create_default_context(cafile=str(self.authority))
         connection = http.client.HTTPSConnection(HOST, self.server.port, context=context)
         connection.request("POST", "/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"})
         answer = connection.getresponse()
         connection.close()
         if answer.status != http.HTTPStatus.OK:
-            msg = f"moto does not check rights: {answer.status}"
+            msg = f"moto does not enforce permissions: {answer.status}"
             raise RuntimeError(msg)
 
 
 @contextmanager
-def running_guarded_s3(folder: Path) -> Iterator[Guarded]:
-    """Start the server, with the bucket ``lake``."""
+def running_guarded_s3(folder: Path) -> Iterator[GuardedS3]:
+    """Start the server with a bucket named ``lake``."""
     authority = Authority(folder / "certificates")
     with running_s3("moto", certificate=authority.issue("s3", HOST)) as server:
         server.create_bucket("lake")
-        yield Guarded(server, authority.certificate)
+        yield GuardedS3(server, authority.certificate)

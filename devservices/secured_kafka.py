@@ -1,12 +1,12 @@
-"""A Kafka that asks who comes and what they may: ``with running_secured_kafka(folder) as kafka: kafka.properties(…)``.
+"""A Kafka with authentication and ACLs: ``with running_secured_kafka(folder) as kafka: kafka.properties(…)``.
 
-One broker, three ways in:
+One broker with three listeners:
 
-- ``PLAINTEXT``, whose clients are the superuser: for a test's own work, `KafkaCluster.admin` among it.
-- ``SASL``: TLS, and a name by PLAIN, SCRAM-SHA-512, or OAUTHBEARER with tokens of devservices/tokens.py.
-- ``MUTUAL``: TLS, and a name by the client's certificate.
+- ``PLAINTEXT``: every client is the superuser. For a test's own calls, such as `KafkaCluster.admin`.
+- ``SASL``: TLS, with PLAIN, SCRAM-SHA-512, or OAUTHBEARER and the tokens of devservices/tokens.py.
+- ``MUTUAL``: mutual TLS; the client's certificate has the user's name.
 
-Kafka's StandardAuthorizer is in force: who is allowed nothing may do nothing.
+Kafka's StandardAuthorizer is active: a user without an ACL may do nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,11 +27,11 @@ from confluent_kafka.admin import (
 )
 
 from devservices.certificates import Authority, Certificate
-from devservices.kafka import PATIENT, KafkaCluster, KafkaOptions, Listener, running_kafka
+from devservices.kafka import TOLERATES_PAUSES, KafkaCluster, KafkaOptions, Listener, running_kafka
 from devservices.ports import HOST
 from devservices.tokens import AUDIENCE, ISSUER, Tokens, running_tokens
 
-Way = Literal["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "mutual TLS"]
+AuthMethod = Literal["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "mutual TLS"]
 
 _TIMEOUT_S = 120
 _MODULES = "org.apache.kafka.common.security"
@@ -43,27 +43,27 @@ class SecuredKafka:
     authority: Authority
     tokens: Tokens
     users: Mapping[str, str]
-    """Each name's secret, whichever way it comes."""
+    """Each user's secret, for every authentication method."""
     certificates: Mapping[str, Certificate]
 
-    def properties(self, way: Way, user: str) -> dict[str, str]:
-        """What librdkafka is told of a user who comes in this way."""
+    def properties(self, method: AuthMethod, user: str) -> dict[str, str]:
+        """Client properties (librdkafka) for a user with this authentication method."""
         authority = str(self.authority.certificate)
-        listener = "MUTUAL" if way == "mutual TLS" else "SASL"
-        found = {"bootstrap.servers": self.cluster.servers_at(listener), "ssl.ca.location": authority}
-        match way:
+        listener = "MUTUAL" if method == "mutual TLS" else "SASL"
+        properties = {"bootstrap.servers": self.cluster.servers_at(listener), "ssl.ca.location": authority}
+        match method:
             case "mutual TLS":
                 certificate = self.certificates[user]
-                return found | {
+                return properties | {
                     "security.protocol": "SSL",
                     "ssl.certificate.location": str(certificate.certificate),
                     "ssl.key.location": str(certificate.key),
                     "ssl.key.password": self.users[user],
                 }
             case "OAUTHBEARER":
-                return found | {
+                return properties | {
                     "security.protocol": "SASL_SSL",
-                    "sasl.mechanism": way,
+                    "sasl.mechanism": method,
                     "sasl.oauthbearer.method": "oidc",
                     "sasl.oauthbearer.client.id": user,
                     "sasl.oauthbearer.client.secret": self.users[user],
@@ -71,17 +71,17 @@ class SecuredKafka:
                     "https.ca.location": authority,
                 }
             case "PLAIN" | "SCRAM-SHA-512":
-                return found | {
+                return properties | {
                     "security.protocol": "SASL_SSL",
-                    "sasl.mechanism": way,
+                    "sasl.mechanism": method,
                     "sasl.username": user,
                     "sasl.password": self.users[user],
                 }
             case _:
-                assert_never(way)
+                assert_never(method)
 
     def allow(self, user: str, kind: ResourceType, name: str, *operations: AclOperation, prefix: bool = False) -> None:
-        """Let a user do these with what has the name, or begins with it."""
+        """Allow a user these operations on the resource named ``name``, or on all that start with it (``prefix``)."""
         pattern = ResourcePatternType.PREFIXED if prefix else ResourcePatternType.LITERAL
         rules = [
             AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
@@ -94,14 +94,14 @@ class SecuredKafka:
 
 @contextmanager
 def running_secured_kafka(folder: Path, users: Mapping[str, str]) -> Iterator[SecuredKafka]:
-    """Start the broker and the token endpoint; ``users`` are names and their secrets."""
+    """Start the broker and the token endpoint; ``users`` maps names to secrets."""
     authority = Authority(folder / "certificates")
     certificates = {user: authority.issue(user, password=secret) for user, secret in users.items()}
     with running_tokens(authority, folder, users) as tokens:
         options = KafkaOptions(
             listeners=_listeners(authority, tokens, users),
             properties={
-                **PATIENT,
+                **TOLERATES_PAUSES,
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                 "super.users": "User:ANONYMOUS",
             },

@@ -18,7 +18,7 @@ _DEPLOY = "org.apache.spark.deploy"
 
 @contextmanager
 def running_cluster(folder: Path, workers: int = 2, memory: str = "1g") -> Iterator[str]:
-    """A cluster with one core a worker, for ``spark.master``; the workers' folders and logs are in ``folder``."""
+    """Run a cluster with one core per worker, for ``spark.master``; workers' files and logs are in ``folder``."""
     port, *pages = free_ports(2 + workers)
     master = f"spark://{_HOST}:{port}"
     started = []
@@ -27,9 +27,9 @@ def running_cluster(folder: Path, workers: int = 2, memory: str = "1g") -> Itera
         started.append(processes.start(command, folder / "master.log", _environ()))
         started[0].wait_until(lambda: is_open(port), "Spark's master")
         for number in range(workers):
-            place = folder / f"worker-{number}"
-            place.mkdir()
-            options = ("--host", _HOST, "--cores", "1", "--memory", memory, "--work-dir", str(place))
+            work_folder = folder / f"worker-{number}"
+            work_folder.mkdir()
+            options = ("--host", _HOST, "--cores", "1", "--memory", memory, "--work-dir", str(work_folder))
             command = _command("worker.Worker", *options, "--webui-port", str(pages.pop()), master)
             started.append(processes.start(command, folder / f"worker-{number}.log", _environ()))
         for child in started[1:]:
@@ -49,5 +49,5 @@ def _command(main: str, *arguments: str) -> list[str]:
 
 
 def _environ() -> dict[str, str]:
-    # Without a version of Scala it looks for the folders of a build of Spark.
+    # Without this version, Spark looks for the folders of a source build.
     return {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": _HOST, "SPARK_SCALA_VERSION": "2.13"}

@@ -1,7 +1,7 @@
-"""The older pairs of Spark and Delta that the loader also runs on, as Python packages in the cache.
+"""The older pairs of Spark and Delta that the loader also supports, installed as Python packages in the cache.
 
-A pair comes before the packages of the running environment, by PYTHONPATH: all others are shared. Its jars are the
-loader's own business (`delta_loader/older_jars.lock`).
+PYTHONPATH puts a pair ahead of the running environment's packages; all other packages are shared. The loader resolves
+the pair's jars itself (`delta_loader/older_jars.lock`).
 """
 
 import os
@@ -26,14 +26,14 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A delta-spark and the newest pyspark that it takes."""
+    """A delta-spark release and the newest pyspark that it supports."""
 
     delta: Package
     spark: Package
 
     @property
     def name(self) -> str:
-        """As a test's id."""
+        """The pair's name in test ids."""
         return f"{self.delta.requirement} {self.spark.requirement}".replace("==", "-")
 
 
@@ -45,7 +45,7 @@ OLDER_PAIRS = (
 
 
 def environment_of(pair: Pair) -> dict[str, str]:
-    """The environment of a process that runs on a pair, which is installed first where it is missing."""
+    """The environment of a process that runs on the pair; a missing pair is installed first."""
     folders = [str(_installed(package)) for package in (pair.delta, pair.spark)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
 
@@ -55,9 +55,9 @@ def _installed(package: Package) -> Path:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as name:
-            lock, made = Path(name) / "lock", Path(name) / "made"
+            lock, packages = Path(name) / "lock", Path(name) / "packages"
             lock.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n", "utf-8")
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-            subprocess.run([*pip, "--require-hashes", "--target", str(made), "-r", str(lock)], check=True)
-            made.rename(target)
+            subprocess.run([*pip, "--require-hashes", "--target", str(packages), "-r", str(lock)], check=True)
+            packages.rename(target)
     return target

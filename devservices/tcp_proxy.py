@@ -1,12 +1,11 @@
-"""TCP proxies before any server: ``with running_tcp_proxies() as proxies: proxies.before(port).cut()``.
+"""TCP proxies in front of any server: ``with running_tcp_proxies() as proxies: proxies.before(port).cut()``.
 
 Rules:
 
-1. Bytes pass unchanged and in order. They are not interpreted here: devservices/proxy.py is the proxy that knows
-   HTTP.
-2. `TcpProxy.cut` resets every connection that is there now; new ones are welcome. `TcpProxy.stall` lets connections
-   live and nothing pass, in both directions, as a network that is gone; `TcpProxy.resume` lets what waited pass.
-3. All of a group's proxies run in one thread; their methods may be called from any.
+1. Bytes pass unchanged and in order, and are not interpreted: the proxy that knows HTTP is devservices/proxy.py.
+2. `TcpProxy.cut` resets every open connection and accepts new ones. `TcpProxy.stall` keeps connections open and passes
+   nothing in either direction, as a lost network does; `TcpProxy.resume` passes the bytes that waited.
+3. All proxies of a group run in one thread; their methods may be called from any thread.
 """
 
 import asyncio
@@ -20,42 +19,42 @@ from typing import cast
 from devservices.ports import HOST, free_ports
 
 _CHUNK_BYTES = 1 << 16
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER of no time: close says RST
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER with a timeout of 0: close sends RST
 
 
 class TcpProxy:
-    """One port that leads to another one. Made by `TcpProxies.before`."""
+    """A port that forwards to another port. Made by `TcpProxies.before`."""
 
     def __init__(self, target_port: int, loop: asyncio.AbstractEventLoop) -> None:
         self.port = free_ports(1)[0]
         self._target_port = target_port
         self._loop = loop
         self._open: set[asyncio.StreamWriter] = set()
-        self._flows = asyncio.Event()
-        self._flows.set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         self._server: asyncio.Server | None = None
 
     def cut(self) -> None:
-        """Reset every connection."""
+        """Reset every open connection."""
         self._loop.call_soon_threadsafe(self._reset)
 
     def stall(self) -> None:
-        """Let nothing pass until `resume`."""
-        self._loop.call_soon_threadsafe(self._flows.clear)
+        """Pass nothing until `resume`."""
+        self._loop.call_soon_threadsafe(self._flowing.clear)
 
     def resume(self) -> None:
-        """Let everything pass again."""
-        self._loop.call_soon_threadsafe(self._flows.set)
+        """Pass data again."""
+        self._loop.call_soon_threadsafe(self._flowing.set)
 
     async def listen(self) -> None:
-        """Begin."""
+        """Start listening."""
         self._server = await asyncio.start_server(self._connect, HOST, self.port)
 
     async def close(self) -> None:
-        """End, and all connections with it."""
+        """Stop listening and reset all connections."""
         if self._server is not None:
             self._server.close()
-        self._flows.set()
+        self._flowing.set()
         self._reset()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,20 +63,20 @@ class TcpProxy:
         except OSError:
             writer.transport.abort()
             return
-        ours = {writer, far_writer}
-        self._open |= ours
+        pair = {writer, far_writer}
+        self._open |= pair
         try:
             await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
         finally:
-            self._open -= ours
-            for one in ours:
-                one.close()
+            self._open -= pair
+            for end in pair:
+                end.close()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A connection that breaks is the two ends' affair; here it only ends.
+        # The two ends handle a broken connection; the proxy only closes its side.
         with suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
-                await self._flows.wait()
+                await self._flowing.wait()
                 writer.write(data)
                 await writer.drain()
             if writer.can_write_eof():
@@ -87,9 +86,9 @@ class TcpProxy:
 
     def _reset(self) -> None:
         for writer in self._open:
-            found = cast("socket.socket", writer.get_extra_info("socket"))
+            connection = cast("socket.socket", writer.get_extra_info("socket"))
             with suppress(OSError):
-                found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             writer.transport.abort()
 
 
@@ -99,7 +98,7 @@ class TcpProxies:
         self._proxies: list[TcpProxy] = []
 
     def before(self, target_port: int) -> TcpProxy:
-        """A new proxy before a port of the loopback interface; nothing need listen there yet."""
+        """A new proxy in front of a loopback port; no server has to listen on that port yet."""
         proxy = TcpProxy(target_port, self._loop)
         asyncio.run_coroutine_threadsafe(proxy.listen(), self._loop).result()
         self._proxies.append(proxy)
@@ -120,14 +119,14 @@ def running_tcp_proxies() -> Iterator[TcpProxies]:
         yield proxies
     finally:
         proxies.close()
-        asyncio.run_coroutine_threadsafe(_settle(), loop).result()
+        asyncio.run_coroutine_threadsafe(_cancel_tasks(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
 
-async def _settle() -> None:
-    """Let the connections' tasks end."""
+async def _cancel_tasks() -> None:
+    """Cancel the connections' tasks and wait until they end."""
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:
         task.cancel()

@@ -1,7 +1,7 @@
-"""A token endpoint: OAuth's grant by client credentials over HTTPS, as identity providers have it.
+"""An OAuth token endpoint over HTTPS with the client-credentials grant, as identity providers offer it.
 
-``with running_tokens(authority, folder, {"writer": "secret"}) as tokens: tokens.url``. The tokens are JWTs, signed with
-a key whose public half is in `Tokens.keys`, where a Kafka broker can read it.
+``with running_tokens(authority, folder, {"writer": "secret"}) as tokens: tokens.url``. The tokens are JWTs; the public
+half of the signing key is in `Tokens.keys`, where a Kafka broker can read it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _LIFETIME_S = 300
 class Tokens:
     url: str
     keys: Path
-    """The key set (JWKS) that verifies its tokens."""
+    """Key set (JWKS) that verifies the tokens."""
 
 
 @contextmanager
 def running_tokens(authority: Authority, folder: Path, clients: Mapping[str, str]) -> Iterator[Tokens]:
-    """Serve tokens to ``clients``, by name and secret."""
+    """Issue tokens to ``clients`` (name to secret)."""
     key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
     keys = folder / "keys.json"
     keys.write_text(json.dumps(KeySet([key]).as_dict(private=False)), "utf-8")
@@ -64,7 +64,7 @@ def running_tokens(authority: Authority, folder: Path, clients: Mapping[str, str
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     issued = authority.issue("tokens", HOST)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -81,7 +81,7 @@ def running_tokens(authority: Authority, folder: Path, clients: Mapping[str, str
 
 
 def _basic(header: str) -> tuple[str, str]:
-    """Name and secret of HTTP's basic authentication."""
+    """Name and secret from an HTTP basic authentication header."""
     kind, _, encoded = header.partition(" ")
     if kind != "Basic":
         return "", ""

@@ -236,10 +236,10 @@ def moto() -> Iterator[S3Server]:
 def versitygw() -> Iterator[S3Server]:
     """The S3 server that keeps what it is given and checks who asks, with the bucket ``versitygw``."""
     from devservices.processes import ServiceError
-    from devservices.s3 import ensure_program, running_s3, why_not
+    from devservices.s3 import ensure_program, running_s3, unavailable_reason
     from tests.shared_services import share_services
 
-    if reason := why_not("versitygw"):
+    if reason := unavailable_reason("versitygw"):
         pytest.skip(reason)
     try:
         ensure_program("versitygw")

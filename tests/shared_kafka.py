@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from devservices.kafka import PATIENT, Broker, KafkaCluster, KafkaOptions, running_kafka
+from devservices.kafka import TOLERATES_PAUSES, Broker, KafkaCluster, KafkaOptions, running_kafka
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def shared_kafka(folder: Path) -> Iterator[KafkaCluster]:
         if port.exists():
             cluster = KafkaCluster((Broker(1, int(port.read_text("utf-8")), folder),))
         else:
-            cluster = own.enter_context(running_kafka(KafkaOptions(partitions=4, properties=PATIENT)))
+            cluster = own.enter_context(running_kafka(KafkaOptions(partitions=4, properties=TOLERATES_PAUSES)))
             port.write_text(str(cluster.brokers[0].port), "utf-8")
             own.callback(port.unlink)
             own.callback(fcntl.flock, users, fcntl.LOCK_EX)

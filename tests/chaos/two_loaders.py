@@ -96,7 +96,7 @@ def race(folder: Path, store: S3Kind, seed: int, seconds: float) -> list[str]:
         server = started.enter_context(running_s3(store, folder / "s3"))
         root = server.create_bucket("race")
         crossing = Crossing(random.Random(seed))  # noqa: S311 - a test's luck
-        proxy = started.enter_context(running_proxy(server.endpoint_url, crossing, remembers=False))
+        proxy = started.enter_context(running_proxy(server.endpoint_url, crossing, records_exchanges=False))
         options = dict(server.storage_options)
         streams = [Staging(root, app_id, app_id=app_id, storage_options=options) for app_id in _APPS]
         services = Services(folder)

@@ -328,7 +328,7 @@ def running_world(folder: Path, store: S3Kind, seed: int, protocol: str, state: 
         s3 = started.enter_context(running_s3(store, _folder(folder, store)))
         s3.create_bucket(BUCKET)
         request_faults = RequestFaults(random.Random(seed))  # noqa: S311 - the same faults for the same seed
-        http = started.enter_context(running_proxy(s3.endpoint_url, request_faults, remembers=False))
+        http = started.enter_context(running_proxy(s3.endpoint_url, request_faults, records_exchanges=False))
         made: list[TcpProxy] = []
         options = KafkaOptions(3, proxy_before=_keeping(proxies, made), properties=_BROKER_PROPERTIES)
         kafka = started.enter_context(running_kafka(options, _folder(folder, "kafka")))

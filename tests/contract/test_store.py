@@ -21,7 +21,7 @@ from common.stage.data_files import DataFileName
 from common.storage.chunks import ByteChunks
 from common.storage.listing_s3 import S3Listing
 from common.storage.store import PART_BYTES, FsspecStore, normalised, prove_exclusive_create, prove_writable
-from devservices.clouds import Cloud, running_cloud, there
+from devservices.clouds import Cloud, available_clouds, running_cloud
 from devservices.proxy import Pass, Refuse, Request, Verdict, running_proxy
 from devservices.s3 import S3Server
 from tests.conftest import built
@@ -51,7 +51,7 @@ def azure() -> Iterator[Cloud]:
         pytest.param("moto", marks=pytest.mark.s3),
         pytest.param("versitygw", marks=pytest.mark.s3),
         *(pytest.param(kind, marks=pytest.mark.s3) for kind in built("minio")),
-        *there(),
+        *available_clouds(),
     ]
 )
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:

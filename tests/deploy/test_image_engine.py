@@ -12,9 +12,9 @@ from devservices.image_engine import (
     ImageError,
     TooSlowError,
     Unavailable,
-    passed_on,
     pip_settings,
     process_spec,
+    registry_arguments,
 )
 
 TMP = "/tmp"  # noqa: S108 - a container's
@@ -63,7 +63,7 @@ def test_weaker_confinement_than_compose_s_is_refused(
     (tmp_path / "deploy/compose").mkdir(parents=True)
     (tmp_path / "deploy/compose/compose.yaml").write_text(compose.replace("cap_drop: [ALL]", "cap_drop: []"), "utf-8")
     monkeypatch.setattr(images, "ROOT", tmp_path)
-    with pytest.raises(ImageError, match="confines"):
+    with pytest.raises(ImageError, match="does not confine"):
         images.confinement(name)
 
 
@@ -77,7 +77,7 @@ def test_build_gets_the_machine_s_index_repository_and_certificates(tmp_path: Pa
         "PIP_INDEX_URL": "https://packages.example/simple",
         "PIP_TRUSTED_HOST": "packages.example",
     }
-    given = passed_on(environ | {"KDE_MAVEN_URL": "https://maven.example"}, certificates)
+    given = registry_arguments(environ | {"KDE_MAVEN_URL": "https://maven.example"}, certificates)
     assert given[:2] == ["--volume", f"{certificates}:/etc/ssl/certs/ca-certificates.crt:ro"]
     assert set(given[3::2]) == {
         "KDE_MAVEN_URL=https://maven.example",

@@ -29,7 +29,7 @@ def require(*wanted: deploy_tools.Tool | deploy_tools.Source) -> None:
     absent = [
         tool.name if isinstance(tool, deploy_tools.Tool) else tool[2]
         for tool in wanted
-        if not deploy_tools.quickly(tool)
+        if not deploy_tools.ensure_quickly(tool)
     ]
     if absent and os.environ.get("DEPLOY_TOOLS") != "required":
         pytest.skip(f"{', '.join(absent)}: `make deploy-check` builds them")

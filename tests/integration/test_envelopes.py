@@ -79,9 +79,9 @@ def test_framed_events_are_staged(
         kafka.create_topic("envelopes", 1)
         produce(kafka, registry)
         assert registry.url in programs.succeed("stage-writer", "check", config)
-        registry.asked.clear()
+        registry.requests.clear()
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
-        assert sorted(registry.asked)[:2] == ["GET /schemas/ids/1", "GET /schemas/ids/2"]
+        assert sorted(registry.requests)[:2] == ["GET /schemas/ids/1", "GET /schemas/ids/2"]
         registry.stop()
         refused = programs.run("stage-writer", "check", config)
         assert refused.returncode == 1

@@ -33,7 +33,7 @@ from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
 from delta_loader.scheduling.listening import Listener
 from devservices import processes
 from devservices.processes import Child
-from devservices.secured_kafka import SecuredKafka, Way, running_secured_kafka
+from devservices.secured_kafka import AuthMethod, SecuredKafka, running_secured_kafka
 from stage_writer.__main__ import app as writer
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
@@ -42,7 +42,7 @@ from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 
-WAYS: tuple[Way, ...] = ("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "mutual TLS")
+WAYS: tuple[AuthMethod, ...] = ("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "mutual TLS")
 SECRET, WRONG = "Xq7-right,Secret", "Xq7-wrong,Secret"
 SECRET_PROPERTIES = ("sasl.password", "sasl.oauthbearer.client.secret", "ssl.key.password")
 RECORDS = 20
@@ -94,14 +94,14 @@ def write_config(folder: Path, kafka: Mapping[str, str]) -> Path:
 def config_of(secured: SecuredKafka, tmp_path: Path) -> Callable[..., Path]:
     """Write the config of a user who comes in some way; a keyword is a property of Kafka, with `_` for its dots."""
 
-    def config_of(way: Way, user: str = "writer", **properties: str | None) -> Path:
+    def config_of(way: AuthMethod, user: str = "writer", **properties: str | None) -> Path:
         kafka = secured.properties(way, user) | {key.replace("_", "."): value for key, value in properties.items()}
         return write_config(tmp_path, {key: value for key, value in kafka.items() if value is not None})
 
     return config_of
 
 
-def with_wrong_secret(secured: SecuredKafka, way: Way) -> dict[str, str]:
+def with_wrong_secret(secured: SecuredKafka, way: AuthMethod) -> dict[str, str]:
     key = next(key for key in SECRET_PROPERTIES if key in secured.properties(way, "writer"))
     return {key.replace(".", "_"): WRONG}
 
@@ -109,7 +109,11 @@ def with_wrong_secret(secured: SecuredKafka, way: Way) -> dict[str, str]:
 @pytest.mark.usefixtures("refused")
 @pytest.mark.parametrize("way", WAYS)
 def test_writer_and_commands_need_only_read_rights(
-    way: Way, config_of: Callable[..., Path], programs: Programs, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    way: AuthMethod,
+    config_of: Callable[..., Path],
+    programs: Programs,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     config = config_of(way)
     assert run(writer, ["check", str(config)]) == 0, capfd.readouterr().err
@@ -154,7 +158,7 @@ def staged(folder: Path) -> str:
 
 @pytest.mark.parametrize("way", WAYS[:3])
 def test_wrong_secret_is_reported_and_not_shown(
-    way: Way, secured: SecuredKafka, config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+    way: AuthMethod, secured: SecuredKafka, config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = config_of(way, **with_wrong_secret(secured, way))
     commands = [(writer, ["check", str(config)], 2), (bootstrap, ["plan", str(config), "--from", "group:ingest"], 2)]
@@ -195,7 +199,7 @@ def test_unreadable_key_is_a_config_error(
     ],
 )
 def test_failed_handshake_is_reported(
-    way: Way,
+    way: AuthMethod,
     properties: dict[str, str | None],
     remedy: str,
     config_of: Callable[..., Path],

@@ -18,7 +18,7 @@ from common.errors import StoreRefusedError
 from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore, prove_exclusive_create, prove_writable
 from devservices.kafka import KafkaCluster
-from devservices.s3_rights import Guarded, Keys, running_guarded_s3
+from devservices.s3_rights import GuardedS3, Keys, running_guarded_s3
 from stage_writer.__main__ import app as writer
 from tests.integration.conftest import Programs
 
@@ -32,7 +32,7 @@ ROWS = 20
 class World:
     """The server, and who it knows."""
 
-    s3: Guarded
+    s3: GuardedS3
     writer: Keys
     loader: Keys
     role: str

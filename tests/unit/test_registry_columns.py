@@ -203,11 +203,11 @@ def test_new_field_has_its_column_from_its_first_record(tmp_path: Path, registry
     assert world.counted() == (4, 0)
     assert required(agreed_columns(world.stage, "orders")).schema_ids == (old_id, new_id)
     restarted = world.follower(SECOND)
-    asked = len(registry.asked)
+    asked = len(registry.requests)
     restarted.produce(message(new_id, id=5, price=2.5))
     wait_for_staged(world, 5, restarted)
     assert world.staged(SECOND) == [after + rescue]
-    assert registry.asked[asked:] == [f"GET /schemas/ids/{new_id}"], "the columns are in the stage"
+    assert registry.requests[asked:] == [f"GET /schemas/ids/{new_id}"], "the columns are in the stage"
 
 
 def test_subject_s_latest_schema_is_among_the_first_columns(tmp_path: Path, registry: Registry) -> None:

@@ -103,9 +103,9 @@ def test_registry_types_are_queried_once() -> None:
         registry = schema_registry(server.url, settings={"basic.auth.user.info": "reader:secret"})
         registry.check()
         assert registry.types_of([*ids, 99]) == dict(zip([*ids, 99], ["JSON", "AVRO", "PROTOBUF", None], strict=True))
-        before = len(server.asked)
+        before = len(server.requests)
         assert registry.types_of([*ids, 99])[99] is None
-        assert len(server.asked) == before
+        assert len(server.requests) == before
 
 
 def test_missing_schema_is_found_a_minute_later() -> None:
@@ -126,9 +126,9 @@ def test_missing_schemas_are_queried_once_and_forgotten() -> None:
         server.register("{}")
         garbage = range(1_000_000, 1_000_100)
         assert registry.types_of([*garbage, 1]) == {**dict.fromkeys(garbage), 1: "JSON"}
-        assert (len(server.asked), clock.monotonic_s()) == (101, 0)
+        assert (len(server.requests), clock.monotonic_s()) == (101, 0)
         assert registry.types_of([7]) == {7: None}
-        assert (len(server.asked), clock.monotonic_s()) == (105, 1.5), (
+        assert (len(server.requests), clock.monotonic_s()) == (105, 1.5), (
             "the schema may have been registered a moment ago"
         )
         clock.sleep_s(121)
@@ -159,7 +159,7 @@ def test_first_response_ends_the_wait_for_a_missing_schema() -> None:
         registry = schema_registry(server.url, clock)
         registry._answered = answered
         assert not registry.knows([7])
-        assert (answered.waited, len(server.asked)) == (True, 1), "the loop continues, and the thread queries again"
+        assert (answered.waited, len(server.requests)) == (True, 1), "the loop continues, and the thread queries again"
         clock.resumed.set()
         assert registry.types_of([7]) == {7: None}
 
@@ -235,7 +235,7 @@ def test_impossible_schema_id_is_not_requested() -> None:
     with running_registry() as server:
         registry = schema_registry(server.url)
         assert registry.types_of([2**31, 2**32 - 1]) == {2**31: None, 2**32 - 1: None}
-        assert server.asked == []
+        assert server.requests == []
 
 
 def test_unknown_registry_settings_are_refused() -> None:

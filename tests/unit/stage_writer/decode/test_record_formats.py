@@ -292,7 +292,7 @@ def test_each_message_is_decoded_with_the_schema_it_names(registry: Registry) ->
     assert "the schema 3 is JSON, but only AVRO is supported" in errors[3]
     assert "1 bytes follow the record" in errors[7]
     assert "`v` is an array of empty values" in errors[8]
-    assert registry.asked.count("GET /schemas/ids/1") == 1
+    assert registry.requests.count("GET /schemas/ids/1") == 1
 
 
 def test_avro_references_are_fetched_once(registry: Registry) -> None:
@@ -307,7 +307,7 @@ def test_avro_references_are_fetched_once(registry: Registry) -> None:
     stream = stream_of("a STRUCT<in: STRUCT<q: INT>>, b STRUCT<q: INT>", format="avro", framing="confluent")
     result = decoded(stream, [b"\0" + number.to_bytes(4) + body] * 3, registry)
     assert outcomes(result) == [{"a": {"in": {"q": 1}}, "b": {"q": 2}}] * 3
-    assert (inner, sorted(registry.asked)) == (
+    assert (inner, sorted(registry.requests)) == (
         1,
         ["GET /schemas/ids/3", "GET /subjects/in/versions/1", "GET /subjects/outer/versions/1"],
     )
