@@ -1,1 +1,1 @@
-"""Measurements of topologies: their stores here, the whole beside Kafka Streams in the modules named so."""
+"""Topology benchmarks: the state stores here, and whole topologies compared with Kafka Streams."""

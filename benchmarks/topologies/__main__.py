@@ -1,11 +1,11 @@
-"""What a message costs in a topology, beside Kafka Streams: ``python -m benchmarks.topologies``.
+"""The cost of a message in a topology, compared with Kafka Streams: ``python -m benchmarks.topologies``.
 
-Both read the same topic of a real broker and do the same work, in turns in one run: a stage writer from its start to
-its end (`--until-caught-up`), whose rows go into Parquet with markers, and Kafka Streams' own program from its start to
-its end, whose records go into a topic with transactions (exactly once). Each is one process, and its CPU time counts;
-the broker's does not, which has more work with Kafka Streams. Then both restore states of some sizes, and what flushes
-change is kept in the stage and in a changelog topic. ``--keep``
-writes the figures into docs/internals/performance.md.
+Both read the same topic of a real broker and do the same work, alternately in one run: a stage writer from start to end
+(`--until-caught-up`), which writes its rows to Parquet with markers, and a Kafka Streams program from start to end,
+which writes its records to a topic with transactions (exactly once). Each is one process, and its CPU time counts; the
+broker's does not, although Kafka Streams gives the broker more work. Then both restore states of several sizes, and
+flushes' changes are stored in the stage and in a changelog topic. ``--keep`` writes the figures into
+docs/internals/performance.md.
 """
 
 import json
@@ -52,25 +52,25 @@ def main(
     plan: Annotated[
         list[str] | None, typer.Argument(help=f"{', '.join((*_PLANS, RESTORES, CHANGES))}; all when absent")
     ] = None,
-    scale: Annotated[float, typer.Option(help="Of the number of messages.")] = 1.0,
-    rounds: Annotated[int, typer.Option(help="Measured rounds.")] = 2,
-    to_keep: Annotated[bool, typer.Option("--keep", help="Keep the figures for the page.")] = False,  # noqa: FBT002
+    scale: Annotated[float, typer.Option(help="Factor for the number of messages.")] = 1.0,
+    rounds: Annotated[int, typer.Option(help="Number of measured rounds.")] = 2,
+    to_keep: Annotated[bool, typer.Option("--keep", help="Write the figures into the performance page.")] = False,  # noqa: FBT002
 ) -> None:
-    """Measure and print."""
+    """Measure each plan and print the figures."""
     messages = round(_MESSAGES * scale)
     with ExitStack() as stack:
         kafka = stack.enter_context(running_kafka(KafkaOptions(properties={"log.segment.bytes": "1073741824"})))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
-        wanted = plan or [*_PLANS, RESTORES, CHANGES]
-        costs = [one for one in wanted if one not in {RESTORES, CHANGES}]
-        if costs:
+        names = plan or [*_PLANS, RESTORES, CHANGES]
+        topologies = [name for name in names if name not in {RESTORES, CHANGES}]
+        if topologies:
             kafka.create_topic(plans.TOPIC, _PARTITIONS)
             _fill(kafka.bootstrap_servers, messages)
-        found = [_measured(one, messages, _sides(one, kafka, folder, messages), rounds) for one in costs]
+        found = [_measured(name, messages, _sides(name, kafka, folder, messages), rounds) for name in topologies]
         figures = [table(found)] if found else []
-        if RESTORES in wanted:
+        if RESTORES in names:
             figures.append(restore_table(list(measured_restores(kafka, _jars(), _empty(folder / RESTORES), scale))))
-        if CHANGES in wanted:
+        if CHANGES in names:
             server = stack.enter_context(running_s3("moto"))
             figures.append(changes_table(list(measured_changes(kafka, server))))
     _say("\n".join(figures))
@@ -140,13 +140,13 @@ def _written(plan: str, kafka: KafkaCluster, folder: Path, messages: int) -> Cos
     cost = measure.run([sys.executable, "-m", "stage_writer", "run", str(path), "--until-caught-up"])
     rows = pads.dataset(folder / "table", format="parquet").count_rows()
     if rows != (messages if plan == "windowed" else messages - (messages + 1) // 3):
-        msg = f"{rows} rows were made of {messages} messages"
+        msg = f"{messages} messages became {rows} rows"
         raise RuntimeError(msg)
     return cost
 
 
 def _streamed(plan: str, kafka: KafkaCluster, folder: Path, messages: int) -> Cost:
-    """A run of Kafka Streams, compiled before."""
+    """Compile the Kafka Streams program, and measure a run of it."""
     jars = _jars()
     subprocess.run(["javac", "-cp", jars, "-d", str(_empty(folder)), str(_PROGRAM)], check=True)
     output = "output"

@@ -1,7 +1,7 @@
-"""What it costs to keep what a flush changes: as a file in the stage, and in a changelog topic.
+"""The cost of storing a flush's state changes: as a file in the stage, and in a changelog topic.
 
-By the clock on the wall, for one flush after the other, and for a restore of a hundred of them. The S3 server and the
-broker are on this machine: of a store that is further away, each PUT takes tens of milliseconds.
+Wall time of single flushes in sequence, and of a restore of a hundred flushes. The S3 server and the broker are on this
+machine: with a remote store, each PUT takes tens of milliseconds.
 """
 
 import random
@@ -29,17 +29,17 @@ _TOPIC, _TASK = Topic("changes"), TopicPartition(Topic("orders"), Partition(0))
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ChangeCost:
     size_bytes: int
     place: str
     flush_ms: float
-    """The median."""
+    """Median time of a flush in milliseconds."""
     restore_s: float
-    """Of a hundred flushes."""
+    """Seconds to restore a hundred flushes."""
 
 
-def measured_changes(kafka: KafkaCluster, server: S3Server) -> Iterator[Kept]:
-    """Of each size, in the stage and in a topic."""
+def measured_changes(kafka: KafkaCluster, server: S3Server) -> Iterator[ChangeCost]:
+    """Measure each size, in the stage and in a topic."""
     kafka.create_topic(_TOPIC, 1)
     store = FsspecStore(server.create_bucket("changes"), server.storage_options)
     topics = KafkaChangelogs({"bootstrap.servers": kafka.bootstrap_servers}, "benchmark", 86_400.0)
@@ -49,19 +49,20 @@ def measured_changes(kafka: KafkaCluster, server: S3Server) -> Iterator[Kept]:
         for place, state in places.items():
             flush_ms, files = _written(state, size_bytes)
             read = partial(_restored, state, files, size_bytes)
-            yield Kept(size_bytes, place, flush_ms, statistics.median(_seconds(read) for _ in range(3)))
+            yield ChangeCost(size_bytes, place, flush_ms, statistics.median(_seconds(read) for _ in range(3)))
 
 
-def changes_table(found: list[Kept]) -> str:
+def changes_table(found: list[ChangeCost]) -> str:
     lines = ["| a flush's changes | where | a flush | restore of 100 |", "| ---: | --- | ---: | ---: |"]
     lines += (
-        f"| {one.size_bytes:,} bytes | {one.place} | {one.flush_ms:.1f} ms | {one.restore_s:.2f} s |" for one in found
+        f"| {cost.size_bytes:,} bytes | {cost.place} | {cost.flush_ms:.1f} ms | {cost.restore_s:.2f} s |"
+        for cost in found
     )
     return "\n".join([*lines, ""])
 
 
 def _written(state: StageState, size_bytes: int) -> tuple[float, StateFiles]:
-    data = ByteChunks([random.Random(size_bytes).randbytes(size_bytes)])  # noqa: S311 - what zstd has compressed
+    data = ByteChunks([random.Random(size_bytes).randbytes(size_bytes)])  # noqa: S311 - like output of zstd
     files, took_s = EMPTY_STATE, []
     for number in range(_FLUSHES):
         name = StateFileName(_TASK, Position(number), 0, f"{size_bytes}-{number}", StateKind.CHANGES)
@@ -75,7 +76,7 @@ def _written(state: StageState, size_bytes: int) -> tuple[float, StateFiles]:
 def _restored(state: StageState, files: StateFiles, size_bytes: int) -> None:
     read = sum(len(data) for _, data in state.changes(_TASK, files))
     if read != size_bytes * _FLUSHES:
-        msg = f"{read} bytes were read of {size_bytes * _FLUSHES}"
+        msg = f"{read} of {size_bytes * _FLUSHES} bytes were read"
         raise RuntimeError(msg)
 
 

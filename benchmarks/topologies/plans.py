@@ -1,4 +1,4 @@
-"""The work that is measured: `topology` settings of the benchmark's streams, and how they read without one."""
+"""The measured topologies, and the columns that their streams read and write."""
 
 from datetime import timedelta
 from typing import Any
@@ -29,7 +29,7 @@ def vectorised() -> StreamsBuilder:
 
 
 def windowed() -> StreamsBuilder:
-    """How many requests each key has in each minute; each update is a row."""
+    """Requests per key and minute; each update is a row."""
     builder = StreamsBuilder()
     requests = builder.stream(TOPIC, columns=COLUMNS).group_by_key()
     counts = requests.windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1))).count()

@@ -1,4 +1,4 @@
-"""The figures of topologies beside Kafka Streams: as a table, and on the page."""
+"""The figures of topologies compared with Kafka Streams: as a table, and on the performance page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ class Measured:
     plan: str
     messages: int
     cpu_s: Mapping[str, float]
-    """The median of the rounds, by side."""
+    """Median CPU seconds of the rounds, by side."""
     peak_bytes: Mapping[str, int]
 
 
 def table(found: Sequence[Measured]) -> str:
-    """As Markdown, which reads well on a terminal too. The last column is by how much a side beats Kafka Streams."""
+    """A Markdown table, also readable on a terminal. The last column: Kafka Streams' CPU time divided by the side's."""
     lines = [
         "| topology | side | messages/CPU-s | CPU-s | peak MiB | × Kafka Streams |",
         "| --- | --- | ---: | ---: | ---: | ---: |",

@@ -1,7 +1,7 @@
-"""How long a state takes to be restored, by its size: from a snapshot's bytes, and by Kafka Streams from a changelog.
+"""The time to restore a state, by its size: from our snapshot, and by Kafka Streams from a changelog.
 
-Both by the clock on the wall, from where reading begins until the store is whole: ours in memory and on disk, Kafka
-Streams' in memory, of one partition with one thread, over the same entries.
+Wall time from the start of reading until the store is complete: ours in memory and on disk, Kafka Streams' in memory,
+for one partition with one thread and the same entries.
 """
 
 import json
@@ -27,14 +27,14 @@ _MIB = 2**20
 class Restored:
     entries: int
     size_bytes: int
-    """Of our keys and values."""
+    """Bytes of our keys and values."""
     memory_s: float
     disk_s: float
     streams_s: float
 
 
 def measured_restores(kafka: KafkaCluster, jars: str, folder: Path, scale: float) -> Iterator[Restored]:
-    """Of each size, up to a million entries times ``scale``."""
+    """Measure each size, up to a million entries times ``scale``."""
     subprocess.run(["javac", "-cp", jars, "-d", str(folder), str(_PROGRAM)], check=True)
     for size in (max(1, round(one * scale)) for one in _SIZES):
         data, size_bytes = _snapshot(size)

@@ -1,10 +1,10 @@
-"""What a task's stores cost: the libraries that could keep them on disk.
+"""The cost of a task's state stores: compares libraries that could keep them on disk.
 
     python -m benchmarks.topologies.stores [--entries 1000000] [--folder /a/disk]
 
-The libraries are given what a task gives its backend: sorted batches of a restore, gets of keys that are there and of
-ones that are not, flushes of random keys, short ranges, and a scan of everything. RocksDB's bindings are measured where
-they are installed (`pip install rocksdict`).
+Each library does a task's work on its backend: restores in sorted batches, gets of present and of absent keys, flushes
+of random keys, short ranges, and a scan of everything. RocksDB is measured if its bindings are installed
+(`pip install rocksdict`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Candidate(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
 
     def put_all(self, entries: list[tuple[bytes, bytes]]) -> None:
-        """One transaction."""
+        """Put all entries in one transaction."""
 
     def scan(self, low: bytes, high: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """In order."""
+        """The entries of a key range, in order."""
 
 
-class Kept:
-    """The backend that was kept, over LMDB, as a task uses it."""
+class Lmdb:
+    """The backend in use, over LMDB, called as a task calls it."""
 
     def __init__(self, folder: Path) -> None:
         self._backend = open_backend(folder)
@@ -48,7 +48,7 @@ class Kept:
         return self._backend.get("space", key)
 
     def put_all(self, entries: list[tuple[bytes, bytes]]) -> None:
-        """One transaction."""
+        """Put all entries in one transaction."""
         self._backend.apply({"space": dict(entries)}, "mark")
 
     def scan(self, low: bytes, high: bytes) -> Iterable[tuple[bytes, bytes]]:
@@ -56,7 +56,7 @@ class Kept:
 
 
 class Sqlite:
-    """SQLite, with its log ahead, and as few waits for the disk as are safe."""
+    """SQLite with a write-ahead log and without waits for the disk."""
 
     def __init__(self, folder: Path) -> None:
         self._connection = sqlite3.connect(folder / "state.db", isolation_level=None)
@@ -69,13 +69,13 @@ class Sqlite:
         return None if found is None else found[0]
 
     def put_all(self, entries: list[tuple[bytes, bytes]]) -> None:
-        """One transaction."""
+        """Put all entries in one transaction."""
         self._connection.execute("BEGIN")
         self._connection.executemany("INSERT OR REPLACE INTO space VALUES (?, ?)", entries)
         self._connection.execute("COMMIT")
 
     def scan(self, low: bytes, high: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """In order."""
+        """The entries of a key range, in order."""
         return self._connection.execute("SELECT * FROM space WHERE key >= ? AND key < ? ORDER BY key", (low, high))
 
 
@@ -84,48 +84,48 @@ class Rocks:
         self._module = importlib.import_module("rocksdict")
         options = self._module.Options(raw_mode=True)
         options.create_if_missing(True)  # noqa: FBT003 - the library's
-        self._found = self._module.Rdict(str(folder), options)
+        self._database = self._module.Rdict(str(folder), options)
 
     def get(self, key: bytes) -> bytes | None:
-        found: bytes | None = self._found.get(key)
+        found: bytes | None = self._database.get(key)
         return found
 
     def put_all(self, entries: list[tuple[bytes, bytes]]) -> None:
-        """One transaction."""
+        """Put all entries in one transaction."""
         batch = self._module.WriteBatch(raw_mode=True)
         for key, value in entries:
             batch.put(key, value)
-        self._found.write(batch)
+        self._database.write(batch)
 
     def scan(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """In order."""
-        for key, value in self._found.items(from_key=low):
+        """The entries of a key range, in order."""
+        for key, value in self._database.items(from_key=low):
             if key >= high:
                 return
             yield key, value
 
 
-CANDIDATES: dict[str, Callable[[Path], Candidate]] = {"LMDB (kept)": Kept, "SQLite": Sqlite, "RocksDB": Rocks}
+CANDIDATES: dict[str, Callable[[Path], Candidate]] = {"LMDB (kept)": Lmdb, "SQLite": Sqlite, "RocksDB": Rocks}
 
 
 def key(number: int) -> bytes:
     return key_to_bytes(f"user{number:010d}")
 
 
-def tell(what: str, name: str, work: Callable[[], object], count: int) -> None:
-    """Do it, and say how many a second."""
+def print_rate(operation: str, name: str, work: Callable[[], object], count: int) -> None:
+    """Run the work and print its rate."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    print(f"{name:12} {what:26} {count / cpu:12,.0f} per CPU-second {count / wall:12,.0f} per second", flush=True)
+    print(f"{name:12} {operation:26} {count / cpu:12,.0f} per CPU-second {count / wall:12,.0f} per second", flush=True)
 
 
 def measure(name: str, candidate: Candidate, entries: int) -> None:
-    chance = random.Random(7)  # noqa: S311
+    generator = random.Random(7)  # noqa: S311
     everything = [key(number) for number in range(entries)]
-    places = [chance.randrange(entries - 10) for _ in range(GETS)]
-    there = [everything[place] for place in places]
-    absent = [found + b"x" for found in there]
+    places = [generator.randrange(entries - 10) for _ in range(GETS)]
+    present = [everything[place] for place in places]
+    absent = [name + b"x" for name in present]
 
     def restore() -> None:
         for start in range(0, entries, BATCH):
@@ -133,19 +133,19 @@ def measure(name: str, candidate: Candidate, entries: int) -> None:
 
     def flush() -> None:
         for start in range(0, GETS, BATCH):
-            candidate.put_all(sorted((each, VALUE) for each in there[start : start + BATCH]))
+            candidate.put_all(sorted((each, VALUE) for each in present[start : start + BATCH]))
 
-    tell("restored, in order", name, restore, entries)
-    tell("gets", name, lambda: [candidate.get(each) for each in there], GETS)
-    tell("gets of what is not there", name, lambda: [candidate.get(each) for each in absent], GETS)
-    tell("puts in flushes of 10,000", name, flush, GETS)
+    print_rate("restored, in order", name, restore, entries)
+    print_rate("gets", name, lambda: [candidate.get(each) for each in present], GETS)
+    print_rate("gets of absent keys", name, lambda: [candidate.get(each) for each in absent], GETS)
+    print_rate("puts in flushes of 10,000", name, flush, GETS)
     ranges = [(everything[place], everything[place + 10]) for place in places[:RANGES]]
-    tell("ranges of 10", name, lambda: [list(candidate.scan(low, high)) for low, high in ranges], RANGES)
-    tell("entries scanned", name, lambda: sum(1 for _ in candidate.scan(b"\x01", b"\xff")), entries)
+    print_rate("ranges of 10", name, lambda: [list(candidate.scan(low, high)) for low, high in ranges], RANGES)
+    print_rate("entries scanned", name, lambda: sum(1 for _ in candidate.scan(b"\x01", b"\xff")), entries)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure all, and print it."""
+    """Measure all candidates and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, default=None)
