@@ -1,1 +1,1 @@
-"""Measurements that are run by hand; none of them is a test."""
+"""Benchmarks that are run by hand; none is a test."""

@@ -1,9 +1,9 @@
-"""What waits after an outage: ``python -m benchmarks.backlog`` (`make backlog MARKERS=100000`).
+"""The backlog after an outage: ``python -m benchmarks.backlog`` (`make backlog MARKERS=100000`).
 
-A stage of many small flushes over many Kafka partitions is built, and loaded by the real program (`delta-loader run
---once`) in a JVM with a bounded heap. What is printed: time and CPU of the whole run, and the peaks of both processes.
-What is checked: every staged file is in the table's log once and nothing else is, every position is where the last
-marker ends, and of a small backlog every record is read back once. Exit code 1 when that is not so.
+Builds a stage of many small flushes over many Kafka partitions, and loads it with the real program (`delta-loader run
+--once`) in a JVM with a bounded heap. Prints the wall time and CPU time of the whole run, and the peak memory of both
+processes. Checks that every staged file is in the table's log once and no other file is, that every position is the end
+of the last marker, and, for a small backlog, that every record is read back once. Otherwise the exit code is 1.
 """
 
 import json
@@ -20,13 +20,13 @@ import duckdb
 import typer
 
 from benchmarks import large_table
-from benchmarks.loader_process import Used, run_loader
+from benchmarks.loader_process import LoaderRun, run_loader
 from benchmarks.staged import Backlog, added_paths, build, write_config
 from common.storage.store import FsspecStore
 from devservices.s3 import running_s3
 
-_READ_BACK = 5_000
-"""Files that are read back, too."""
+_MAX_READ_BACK = 5_000
+"""Largest number of files that are read back."""
 _COMMIT = re.compile(r"(\d{20})\.json")
 _MIB = 2**20
 
@@ -36,16 +36,18 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def main(
     *,
-    markers: Annotated[int, typer.Option(help="How many wait.")] = 10_000,
-    partitions: Annotated[int, typer.Option(help="Kafka partitions that they are of.")] = 1_000,
-    rows: Annotated[int, typer.Option(help="Of each marker's file.")] = 10,
-    heap: Annotated[str, typer.Option(help="The JVM's, as Spark spells it.")] = "1g",
-    store: Annotated[str, typer.Option(help="file or moto")] = "file",
-    table_files: Annotated[int, typer.Option(help="That the table has before, by its log; on a local disk.")] = 0,
-    table_commits: Annotated[int, typer.Option(help="That these are in; 0: in a checkpoint.")] = 0,
-    max_files: Annotated[int, typer.Option(help="Of a commit.")] = 10_000,
+    markers: Annotated[int, typer.Option(help="Number of markers that wait.")] = 10_000,
+    partitions: Annotated[int, typer.Option(help="Number of Kafka partitions with markers.")] = 1_000,
+    rows: Annotated[int, typer.Option(help="Rows of each marker's file.")] = 10,
+    heap: Annotated[str, typer.Option(help="JVM heap, as in spark.driver.memory.")] = "1g",
+    store: Annotated[str, typer.Option(help="Store of stage and table: file or moto.")] = "file",
+    table_files: Annotated[int, typer.Option(help="Files in the table's log before the load; on a local disk.")] = 0,
+    table_commits: Annotated[
+        int, typer.Option(help="Number of commits that contain these files; 0: a checkpoint.")
+    ] = 0,
+    max_files: Annotated[int, typer.Option(help="Most files per commit.")] = 10_000,
 ) -> None:
-    """Build, load, check, print."""
+    """Build a backlog, load it, check the table and print the cost."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="backlog-")))
         root, options = str(folder), {}
@@ -61,22 +63,22 @@ def main(
         config = write_config(backlog, folder, heap, max_files=max_files)
         first = run_loader(config, folder)
         _say(_line("loaded", first, markers))
-        _say(f"each commit took, in s: {' '.join(f'{seconds:.1f}' for seconds in first.commits_s)}")
+        _say(f"seconds per commit: {' '.join(f'{seconds:.1f}' for seconds in first.commits_s)}")
         for seconds, cpu_s in zip(first.seconds_of("checkpoint"), first.cpu_of("checkpoint"), strict=True):
-            _say(f"a checkpoint took {seconds:.1f} s, in which all that runs took {cpu_s:.1f} CPU-s")
+            _say(f"checkpoint: {seconds:.1f} s, with {cpu_s:.1f} CPU-s of all threads")
         again = run_loader(config, folder)
         _say(_line("an idle run", again, markers))
         wrong = list(problems(backlog, paths, first_version=table_commits + 1))
         if store == "file":
             wrong += checkpoint_problems(Path(backlog.table_url), table_files)
-    _say("\n".join(wrong) or f"every one of {backlog.records:,} records once")
+    _say("\n".join(wrong) or f"the table has each of {backlog.records:,} records once")
     sys.exit(bool(wrong))
 
 
 def problems(backlog: Backlog, paths: list[str], first_version: int = 0) -> Iterator[str]:
-    """What is not as it should be after the load: each file in the log once, and of few files each record too.
+    """The table's faults after the load: each file must be in the log once, and a small backlog's records too.
 
-    ``first_version`` is the first that is the load's.
+    ``first_version`` is the load's first version.
     """
     log = FsspecStore(f"{backlog.table_url}/_delta_log", backlog.storage_options)
     lines = [
@@ -89,37 +91,38 @@ def problems(backlog: Backlog, paths: list[str], first_version: int = 0) -> Iter
     if len(added) != len(set(added)):
         yield f"{len(added) - len(set(added)):,} files are in the table twice"
     if set(added) != set(paths):
-        missing, strange = set(paths) - set(added), set(added) - set(paths)
-        yield f"{len(missing):,} files are not in the table, {len(strange):,} are nobody's"
+        missing, unknown = set(paths) - set(added), set(added) - set(paths)
+        yield f"{len(missing):,} files are not in the table, {len(unknown):,} have no marker"
     local = "://" not in backlog.table_url
-    if local and len(paths) <= _READ_BACK:
+    if local and len(paths) <= _MAX_READ_BACK:
         files = [f"{backlog.table_url}/{path}" for path in added]
         records = "count(*), count(distinct (_kafka_partition, _kafka_offset))"
         found = duckdb.execute(f"SELECT {records} FROM read_parquet(?)", [files]).fetchone()  # noqa: S608 - ours
         if found != (backlog.records, backlog.records):
-            yield f"{found} rows and records are in the table's files instead of {backlog.records:,}"
+            yield f"the table's files have {found} rows and distinct records instead of {backlog.records:,}"
 
 
 def checkpoint_problems(table: Path, files_before: int) -> Iterator[str]:
-    """What is not as it should be in the newest checkpoint: each file once that was added up to its version."""
+    """The faults in the newest checkpoint: each file that was added up to its version must be in it once."""
     log = table / "_delta_log"
     if not (log / "_last_checkpoint").exists():
         return
     version = int(json.loads((log / "_last_checkpoint").read_text("utf-8"))["version"])
     commits = [path for path in log.iterdir() if (match := _COMMIT.fullmatch(path.name)) and int(match[1]) <= version]
     added = {path for commit in commits for path in added_paths(commit.read_text("utf-8").splitlines())}
-    wanted = len(added) if len(added) >= files_before else len(added) + files_before  # in commits, or in a checkpoint
+    # The earlier files are in commits, or in a checkpoint.
+    expected = len(added) if len(added) >= files_before else len(added) + files_before
     query = "SELECT count(add.path), count(DISTINCT add.path) FROM read_parquet(?) WHERE add IS NOT NULL"
     found = duckdb.execute(query, [str(log / f"{version:020d}.checkpoint*.parquet")]).fetchone()
-    _say(f"the checkpoint of version {version} has {wanted:,} files")
-    if found != (wanted, wanted):
-        yield f"the checkpoint of version {version} has {found} rows and files instead of {wanted:,}"
+    _say(f"the checkpoint of version {version} has {expected:,} files")
+    if found != (expected, expected):
+        yield f"the checkpoint of version {version} has {found} entries and distinct files instead of {expected:,}"
 
 
-def _line(what: str, used: Used, markers: int) -> str:
+def _line(name: str, used: LoaderRun, markers: int) -> str:
     return (
-        f"{what}: {used.wall_s:.1f} s, {used.cpu_s:.1f} CPU-s ({1e6 * used.cpu_s / markers:,.0f} µs a marker); "
-        f"at most {used.python_bytes / _MIB:,.0f} MiB of Python, {used.jvm_bytes / _MIB:,.0f} MiB of JVM"
+        f"{name}: {used.wall_s:.1f} s, {used.cpu_s:.1f} CPU-s ({1e6 * used.cpu_s / markers:,.0f} µs per marker); "
+        f"peak {used.python_bytes / _MIB:,.0f} MiB Python, {used.jvm_bytes / _MIB:,.0f} MiB JVM"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the sides are given: topics of one kind of record, and how many partitions, bad messages and writers."""
+"""The input of the sides: a topic with one kind of record, and its partitions, bad messages and writers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from devservices.kafka import KafkaCluster
 _BAD_OF = 100
 PARTITIONS = 16
 GROWTH = 0.5
-"""Of a kind's number of messages: for the sections that show how something grows."""
+"""Share of a kind's number of messages, for the sections that vary the number of partitions, bad records or writers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     section: str
-    """What it shows, by its name in `SECTIONS`."""
+    """The case's section, as named in `SECTIONS`."""
     kind: Kind
     messages: int
     partitions: int = PARTITIONS
     writers: int = 1
     bad_percent: int = 0
-    """Of the messages; the floors would end at the first."""
+    """Percent of the messages that are bad; the floors would fail at the first."""
 
     @property
     def topic(self) -> str:
@@ -54,7 +54,7 @@ def cases(section: str, scale: float) -> Iterator[Case]:
 
 
 def fill(kafka: KafkaCluster, case: Case) -> int:
-    """Make the case's topic; the bytes of all values."""
+    """Create and fill the case's topic; returns the bytes of all values."""
     kafka.create_topic(case.topic, case.partitions)
     return produce(kafka.bootstrap_servers, case.topic, case.partitions, _values(case))
 
@@ -62,11 +62,11 @@ def fill(kafka: KafkaCluster, case: Case) -> int:
 def _values(case: Case) -> Iterator[bytes]:
     for number in range(case.messages):
         value = case.kind.make(number)
-        # Spread over partitions and over each hundred: 37 has no factor in common with either.
-        yield _spoilt(value, number) if number * 37 % _BAD_OF < case.bad_percent else value
+        # Bad messages reach every partition and are spread over each hundred: 37 is coprime to 16 and to 100.
+        yield _corrupted(value, number) if number * 37 % _BAD_OF < case.bad_percent else value
 
 
-def _spoilt(value: bytes, number: int) -> bytes:
+def _corrupted(value: bytes, number: int) -> bytes:
     """The record as a faulty producer sends it, in one of four ways."""
     match number // _BAD_OF % 4:
         case 0:

@@ -1,4 +1,4 @@
-"""The same rows of a table in the change events of each envelope, as `benchmarks.messages` has its records."""
+"""Change events: the same table rows in the events of each envelope, like the records of `benchmarks.messages`."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def _before(number: int) -> dict[str, object]:
 
 
 def _change(number: int) -> int:
-    """Of five events two are inserts (0), two are updates (1), and one is a delete (2)."""
+    """Two of five events are inserts (0), two are updates (1), and one is a delete (2)."""
     return (0, 1, 0, 1, 2)[number % 5]
 
 
@@ -59,7 +59,7 @@ def _debezium(number: int) -> dict[str, object]:
 
 
 def _debezium_schema() -> dict[str, object]:
-    """What Connect's JsonConverter sends with each event, unless it is set not to."""
+    """The schema that Connect's JsonConverter sends with each event by default."""
     types = ("int64", "string", "string", "string", "string", "double", "int32", "string")
     row = [{"type": kind, "optional": name != "id", "field": name} for name, kind in zip(_row(0), types, strict=True)]
     parts = [
@@ -143,4 +143,4 @@ EVENTS = (
     _events("rows, canal", "canal", _canal),
     _events("rows, dms", "dms", _dms),
 )
-"""The same rows, plain and in the events of each envelope."""
+"""The same rows, plain and as events of each envelope."""

@@ -1,8 +1,8 @@
-"""How many messages a CPU-second the decoder takes: ``python -m benchmarks.decode``.
+"""Messages per CPU second of the decoder: ``python -m benchmarks.decode``.
 
-Records of about 230 bytes, in batches of 10,000 as a consumer gives them, decoded one batch after the other, with the
-reader in C and without it; without bad ones, and with 1 % and 50 % that are bad in one way or another. The best of
-three runs counts; compare ratios.
+Decodes records of about 230 bytes, in batches of 10,000 as a consumer returns them, one batch after the other, with the
+reader in C and without it; without bad records, and with 1 % and 50 % of each kind of bad record. The best of three
+runs counts; compare ratios.
 """
 
 import json
@@ -83,8 +83,8 @@ def main() -> None:
     pretty = [json.dumps(json.loads(message), indent=2).encode() for message in good]
     _report("pretty-printed", _FLAT, pretty)
     for every in (100, 2):
-        for name, spoil in _DEFECTS.items():
-            messages = [spoil(message) if number % every == 0 else message for number, message in enumerate(good)]
+        for name, corrupt in _DEFECTS.items():
+            messages = [corrupt(message) if number % every == 0 else message for number, message in enumerate(good)]
             _report(f"{100 // every} % {name}", _FLAT, messages)
 
 

@@ -1,6 +1,6 @@
-"""What a pass costs in which there is nothing to load: ``python -m benchmarks.idle --streams 300``.
+"""The cost of a pass with nothing to load: ``python -m benchmarks.idle --streams 300``.
 
-Each stream has a table of its own, some Kafka partitions, and markers that are all loaded and kept.
+Each stream has its own table, several Kafka partitions, and markers that are loaded and kept.
 """
 
 import sys
@@ -23,25 +23,25 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def main(
     *,
-    streams: Annotated[int, typer.Option(help="How many.")] = 300,
-    partitions: Annotated[int, typer.Option(help="Of each stream's topic.")] = 4,
-    markers: Annotated[int, typer.Option(help="That are kept of each stream.")] = 40,
+    streams: Annotated[int, typer.Option(help="Number of streams.")] = 300,
+    partitions: Annotated[int, typer.Option(help="Kafka partitions of each stream's topic.")] = 4,
+    markers: Annotated[int, typer.Option(help="Kept markers of each stream.")] = 40,
 ) -> None:
-    """Load all, then measure passes that load nothing."""
+    """Load everything, then measure passes without work."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="idle-")))
         stage = str(folder / "stage")
-        found = [
+        backlogs = [
             Backlog(stage, str(folder / f"table{number}"), {}, markers, partitions, 1, topic=f"topic{number}")
             for number in range(streams)
         ]
-        for backlog in found:
+        for backlog in backlogs:
             build(backlog)
         session = start("127.0.0.1:1", folder)
         stack.callback(session.stop)
-        config = _config(found, folder)
+        config = _config(backlogs, folder)
         if load_once(session, config, asks_kafka=False) != streams * markers:
-            sys.exit("not all was loaded")
+            sys.exit("not every marker was loaded")
         for _ in range(_ROUNDS):
             meter = meter_of(session)
             load_once(session, config, asks_kafka=False)
@@ -50,21 +50,21 @@ def main(
             sys.stdout.write(f"{cost.cpu_s:.2f} CPU-s, {cost.wall_s:.2f} s; {each_ms:.1f} CPU-ms a stream\n")
 
 
-def _config(found: list[Backlog], folder: Path) -> Path:
+def _config(backlogs: list[Backlog], folder: Path) -> Path:
     config = {
         "kafka": {"bootstrap.servers": "127.0.0.1:1"},
-        "stage": {"url": found[0].stage_url},
+        "stage": {"url": backlogs[0].stage_url},
         "loader": {"http": None},
         "logs": {"level": "error"},
         "streams": [
             {
-                "app_id": one.topic,
-                "topics": [one.topic],
-                "table": one.table_url,
+                "app_id": backlog.topic,
+                "topics": [backlog.topic],
+                "table": backlog.table_url,
                 "partition_by": ["day"],
                 **DECLARED,
             }
-            for one in found
+            for backlog in backlogs
         ],
     }
     path = folder / "config.yaml"

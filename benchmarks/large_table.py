@@ -1,6 +1,6 @@
-"""A Delta table whose log has as many files as is wanted, and whose files nobody has written: a load reads none.
+"""Makes a Delta table whose log has any number of files; the files themselves do not exist, because a load reads none.
 
-It is a checkpoint as Delta writes it, in version 1 of the table, or commits that no checkpoint has.
+The log is a checkpoint in Delta's format for version 1, or commits without a checkpoint.
 """
 
 import json
@@ -40,7 +40,7 @@ _CHECKPOINT = pa.schema([("add", _ADD), ("metaData", _METADATA), ("protocol", _P
 
 
 def make(table: Path, files: int, properties: Mapping[str, str] | None = None, *, commits: int = 0) -> None:
-    """A table of the columns of `benchmarks.staged`, partitioned by day, with so many files in so many commits."""
+    """Make a table like that of `benchmarks.staged`, by day, with ``files`` in a checkpoint or in ``commits``."""
     log = table / "_delta_log"
     log.mkdir(parents=True)
     protocol = {"minReaderVersion": 1, "minWriterVersion": 2}

@@ -1,10 +1,10 @@
-"""How soon a record is readable: ``python -m benchmarks.latency`` (`make benchmark-latency`).
+"""The time until a record is readable: ``python -m benchmarks.latency`` (`make benchmark-latency`).
 
-Records come at an even pace, and each is asked how long it took from its making (Kafka's timestamp) until the commit
-that has it stood in the table's log. First by a stage writer and a loader with ``schedule: on-marker``, with the signs
-in the stage and with a control topic, then by Spark Structured Streaming with a trigger of as many seconds as our
-writer's ``flush_after``; one after the other, on the same machine, with the same cores. What comes in the first seconds
-is not counted, while all are warming up. ``--keep`` puts the figures on the page.
+Records arrive at an even rate. A record's latency is the time from its Kafka timestamp until the commit that contains
+it is in the table's log. The sides run one after the other, on the same machine with the same cores: a stage writer and
+a loader with ``schedule: on-marker``, with the notifications in the stage and then with a control topic; then Spark
+Structured Streaming with a trigger interval equal to our writer's ``flush_after``. Records of the first seconds, in
+which all sides warm up, do not count. ``--keep`` puts the figures on the performance page.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from devservices.kafka import KafkaCluster, running_kafka
 _PARTITIONS = 4
 _TICK_S = 0.01
 _POLL_S = 0.005
-_START_S = 300  # a cold Spark on a machine that others use
+_START_S = 300  # a cold Spark on a busy machine
 _TAIL_S = 60
-_NOW_AND_THEN_S = 0.5
+_SLOW_INTERVAL_S = 0.5
 _BEGIN, _END = "<!-- latency: made by `python -m benchmarks.latency --keep` -->", "<!-- end of the latency -->"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -50,7 +50,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @dataclass(frozen=True, slots=True)
 class Pace:
     rate: int
-    """A second."""
+    """Records per second."""
     warm_up_s: int
     measured_s: int
 
@@ -60,26 +60,26 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    waited_s: np.ndarray
-    """Of each record that is counted."""
+class Latencies:
+    latencies_s: np.ndarray
+    """Latency of each record that counts, in seconds."""
     commits: int
-    """That brought them."""
+    """Commits that contain these records."""
     cost: Cost
-    """Of the time in which records came."""
+    """Cost while records arrived."""
 
 
 @dataclass(slots=True)
 class Watch:
-    """When each version of a table came to be, seen by somebody who looks every few milliseconds."""
+    """Polls a table every few milliseconds and notes when each version appears (Unix seconds)."""
 
     table: Path
-    seen_s: dict[int, float] = field(default_factory=dict)
+    appeared_s: dict[int, float] = field(default_factory=dict)
     _ended: Event = field(default_factory=Event)
     _thread: Thread | None = None
 
     def __enter__(self) -> Self:
-        self._thread = Thread(target=self._look)
+        self._thread = Thread(target=self._poll)
         self._thread.start()
         return self
 
@@ -88,21 +88,21 @@ class Watch:
         if self._thread is not None:
             self._thread.join()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         version = 0
         while not self._ended.wait(_POLL_S):
             while self._commit(version).exists():
-                self.seen_s[version] = time.time()
+                self.appeared_s[version] = time.time()
                 version += 1
 
     def _commit(self, version: int) -> Path:
         return self.table / "_delta_log" / f"{version:020d}.json"
 
     def added(self) -> list[tuple[float, Path]]:
-        """The data files, and when they became readable."""
+        """The data files, each with the time at which it became readable."""
         return [
-            (seen_s, self.table / json.loads(line)["add"]["path"])
-            for version, seen_s in sorted(self.seen_s.copy().items())
+            (appeared_s, self.table / json.loads(line)["add"]["path"])
+            for version, appeared_s in sorted(self.appeared_s.copy().items())
             for line in self._commit(version).read_text("utf-8").splitlines()
             if line.startswith('{"add":')
         ]
@@ -110,15 +110,15 @@ class Watch:
 
 @app.command()
 def main(
-    rate: Annotated[int, typer.Option(help="Records a second.")] = 1_000,
-    seconds: Annotated[int, typer.Option(help="That are measured, of each side.")] = 60,
-    warm_up: Annotated[int, typer.Option(help="Seconds before them.")] = 40,
-    every: Annotated[float, typer.Option(help="flush_after, and Spark's trigger, in seconds.")] = 1.0,
+    rate: Annotated[int, typer.Option(help="Records per second.")] = 1_000,
+    seconds: Annotated[int, typer.Option(help="Measured seconds per side.")] = 60,
+    warm_up: Annotated[int, typer.Option(help="Seconds of warm-up before them.")] = 40,
+    every: Annotated[float, typer.Option(help="flush_after and Spark's trigger interval, in seconds.")] = 1.0,
     keep: Annotated[bool, typer.Option("--keep", help="Put the figures on the page.")] = False,  # noqa: FBT002
 ) -> None:
-    """Measure and print."""
+    """Measure each side and print the figures."""
     pace = Pace(rate, warm_up, seconds)
-    sides: dict[str, Callable[[KafkaCluster, Pace, Path, float], Found]] = {
+    sides: dict[str, Callable[[KafkaCluster, Pace, Path, float], Latencies]] = {
         "ours, signs in the stage": partial(_ours, control=False),
         "ours, a control topic": partial(_ours, control=True),
         "Structured Streaming": _spark,
@@ -138,13 +138,13 @@ def main(
         put(_BEGIN, _END, "\n".join([*lines, ""]))
 
 
-def _line(name: str, found: Found) -> str:
-    p50, p99 = np.percentile(found.waited_s, [50, 99])
-    minute = 60 * found.cost.cpu_s / found.cost.wall_s
-    return f"| {name} | {p50:.2f} | {p99:.2f} | {found.waited_s.max():.2f} | {found.commits} | {minute:.1f} |"
+def _line(name: str, measured: Latencies) -> str:
+    p50, p99 = np.percentile(measured.latencies_s, [50, 99])
+    minute = 60 * measured.cost.cpu_s / measured.cost.wall_s
+    return f"| {name} | {p50:.2f} | {p99:.2f} | {measured.latencies_s.max():.2f} | {measured.commits} | {minute:.1f} |"
 
 
-def _ours(kafka: KafkaCluster, pace: Pace, folder: Path, every_s: float, *, control: bool) -> Found:
+def _ours(kafka: KafkaCluster, pace: Pace, folder: Path, every_s: float, *, control: bool) -> Latencies:
     topic = kafka.create_topic(folder.name, _PARTITIONS)
     settings = _config(kafka, topic, folder, every_s, kafka.create_topic("control") if control else None)
     config = folder / "config.yaml"
@@ -163,7 +163,7 @@ def _ours(kafka: KafkaCluster, pace: Pace, folder: Path, every_s: float, *, cont
         return _measured(feed, pace, watch, Meter(*pids), "_kafka_timestamp")
 
 
-def _spark(kafka: KafkaCluster, pace: Pace, folder: Path, every_s: float) -> Found:
+def _spark(kafka: KafkaCluster, pace: Pace, folder: Path, every_s: float) -> Latencies:
     topic, session = kafka.create_topic("spark", _PARTITIONS), start(kafka.bootstrap_servers, folder)
     source = session.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
     record = functions.from_json(functions.col("value").cast("string"), "id BIGINT, name STRING").alias("record")
@@ -180,30 +180,30 @@ def _spark(kafka: KafkaCluster, pace: Pace, folder: Path, every_s: float) -> Fou
         return _measured(feed, pace, watch, meter_of(session), "timestamp")
 
 
-def _measured(feed: Feed, pace: Pace, watch: Watch, meter: Meter, column: str) -> Found:
+def _measured(feed: Feed, pace: Pace, watch: Watch, meter: Meter, column: str) -> Latencies:
     began_s = feed.evenly(pace)
     cost = meter.read()
     deadline_s = time.monotonic() + _TAIL_S
     while True:
-        waited = [(seen_s, seen_s - made_s[made_s >= began_s]) for seen_s, made_s in _made(watch, column)]
+        waited = [(appeared_s, appeared_s - made_s[made_s >= began_s]) for appeared_s, made_s in _made(watch, column)]
         found = sum(len(ages) for _, ages in waited)
         if found >= pace.records:
             break
         if time.monotonic() > deadline_s:
-            msg = f"{found:,} of {pace.records:,} records are readable"
+            msg = f"only {found:,} of {pace.records:,} records became readable"
             raise RuntimeError(msg)
         time.sleep(1)
     counted_s = began_s + pace.warm_up_s
-    counted = [ages[seen_s - ages >= counted_s] for seen_s, ages in waited]
-    commits = {seen_s for (seen_s, _), ages in zip(waited, counted, strict=True) if len(ages)}
-    return Found(np.concatenate(counted), len(commits), cost)
+    counted = [ages[appeared_s - ages >= counted_s] for appeared_s, ages in waited]
+    commits = {appeared_s for (appeared_s, _), ages in zip(waited, counted, strict=True) if len(ages)}
+    return Latencies(np.concatenate(counted), len(commits), cost)
 
 
 def _made(watch: Watch, column: str) -> Iterator[tuple[float, np.ndarray]]:
-    """By file, when it became readable, and when its records were made."""
-    for seen_s, path in watch.added():
+    """For each file, when it became readable and when its records were produced (Unix seconds)."""
+    for appeared_s, path in watch.added():
         times = pq.read_table(path, columns=[column])[column]
-        yield seen_s, pc.cast(times.cast("timestamp[us]"), "int64").to_numpy() / 1e6
+        yield appeared_s, pc.cast(times.cast("timestamp[us]"), "int64").to_numpy() / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,18 +212,18 @@ class Feed:
     topic: str
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """One now and then, until something is so."""
+        """Produce a record every half second until the condition is true."""
         producer, deadline_s = self._producer(), time.monotonic() + _START_S
         while not condition():
             if time.monotonic() > deadline_s:
-                msg = f"nothing of {self.topic} became readable"
+                msg = f"no record of {self.topic} became readable"
                 raise RuntimeError(msg)
             producer.produce(self.topic, b'{"id": -1}', partition=0)
             producer.flush(_TAIL_S)
-            time.sleep(_NOW_AND_THEN_S)
+            time.sleep(_SLOW_INTERVAL_S)
 
     def evenly(self, pace: Pace) -> float:
-        time.sleep(_NOW_AND_THEN_S)
+        time.sleep(_SLOW_INTERVAL_S)
         producer, sent = self._producer(), 0
         began_s = int(time.time() * 1000) / 1000
         while sent < pace.records:

@@ -1,11 +1,11 @@
-"""What a load costs: ``python -m benchmarks.loader`` (`make benchmark-loader`).
+"""The cost of a load: ``python -m benchmarks.loader`` (`make benchmark-loader`).
 
-The same files are brought into a Delta table by our loader (add: no byte of them is read) and by Spark's own path
-(``spark.read.parquet(folder)``, append), in turns, in one warm JVM of one run. Both tables exist before. Measured is
-the CPU time of the JVM and of Python. Sections: ``files`` (10 to 10,000 small ones), ``bytes`` (100 files, from
-10 KiB to 10 MiB each), ``merges`` (change events, against a plain MERGE of the same files) and ``explodes`` (the same
-for events that replace the rows of a record's elements). ``--keep`` puts the figures into
-``benchmarks/loader_results.json``, and on the page.
+Our loader (add: reads no byte of the files) and Spark's own path (``spark.read.parquet(folder)``, append) load the same
+files into a Delta table, alternately, in one warm JVM of one run. Both tables exist before. The cost is the CPU time of
+the JVM and of Python. Sections: ``files`` (10 to 10,000 small files), ``bytes`` (100 files of 10 KiB to 10 MiB each),
+``merges`` (change events, compared with a plain MERGE of the same files) and ``explodes`` (the same for events that
+replace the rows of a record's elements). ``--keep`` puts the figures into ``benchmarks/loader_results.json`` and on the
+performance page.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PARTITIONS = 100
 _ROW_BYTES = 1_000
 _ELEMENTS = {"merges": 0, "explodes": 4}
 _MERGED = ((100_000, 1_000), (100_000, 100_000))
-"""Rows of the table, and of the events. Records with elements are so many fewer."""
+"""Rows of the table and of the events. With elements, the number of records is divided by the elements of each."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class MergeCase:
-    """What is merged: each of some records, or each event, has so many elements; 0 where they are not exploded."""
+    """A merge of ``events`` into ``records``, with ``elements`` in each; 0 elements: not exploded."""
 
     section: str
     records: int
@@ -67,20 +67,20 @@ class MergeCase:
 @app.command()
 def main(
     sections: Annotated[list[str] | None, typer.Argument(help=f"{', '.join(_SECTIONS)}; all when absent")] = None,
-    scale: Annotated[float, typer.Option(help="Of the number of files, and of their bytes.")] = 1.0,
-    rounds: Annotated[int, typer.Option(help="Measured rounds.")] = 3,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the figures for the page.")] = False,  # noqa: FBT002
+    scale: Annotated[float, typer.Option(help="Factor for the number of files and for their bytes.")] = 1.0,
+    rounds: Annotated[int, typer.Option(help="Number of measured rounds.")] = 3,
+    keep: Annotated[bool, typer.Option("--keep", help="Put the figures on the performance page.")] = False,  # noqa: FBT002
 ) -> None:
-    """Measure and print."""
+    """Measure both sides and print the figures."""
     unknown = set(sections or ()) - set(_SECTIONS)
     if unknown:
-        msg = f"{', '.join(sorted(unknown))}: known are {', '.join(_SECTIONS)}"
+        msg = f"unknown section {', '.join(sorted(unknown))}; choose from {', '.join(_SECTIONS)}"
         raise typer.BadParameter(msg)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-loader-")))
         session = start("127.0.0.1:1", folder)
         stack.callback(session.stop)
-        for _ in range(3):  # code of both sides becomes warm
+        for _ in range(3):  # warms up the code of both sides
             _measure(session, Case("warm-up", 20, 10, 20), folder)
         for section in sections or _SECTIONS:
             if section in _ELEMENTS:
@@ -128,7 +128,7 @@ def _merged(session: SparkSession, case: MergeCase, folder: Path, rounds: int) -
 
 
 def _measure(session: SparkSession, case: Case, folder: Path) -> tuple[int, dict[str, Cost]]:
-    """One round of both sides, over new tables that have something already."""
+    """Run both sides once, over new tables that already have rows."""
     place = Path(tempfile.mkdtemp(dir=folder))
     partitions = min(_PARTITIONS, case.files)
     stage, table, target = str(place / "stage"), str(place / "table"), str(place / "spark")
@@ -156,7 +156,7 @@ def _measure(session: SparkSession, case: Case, folder: Path) -> tuple[int, dict
 
 
 def _built(backlog: Backlog, copies: Path) -> Backlog:
-    """Stage it, and have the very same files in a folder of their own too, which is no Delta table's."""
+    """Stage a backlog, and link the same files into a separate folder that is not part of a Delta table."""
     for path in build(backlog):
         (copies / path).parent.mkdir(parents=True, exist_ok=True)
         os.link(f"{backlog.table_url}/{path}", copies / path)

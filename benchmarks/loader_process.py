@@ -1,4 +1,4 @@
-"""One run of the real loader as a process of its own, and what it and its JVM use."""
+"""Runs the real loader once in its own process, and measures the process and its JVM."""
 
 import json
 import os
@@ -13,46 +13,46 @@ from pathlib import Path
 
 from benchmarks.measure import cpu_s, peak_resident_bytes
 
-_LOOK_EVERY_S = 0.05
+_POLL_INTERVAL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class LoaderRun:
     wall_s: float
     cpu_s: float
-    """Of both, all threads."""
+    """CPU seconds of Python and the JVM, all threads."""
     python_bytes: int
-    """The peak of resident memory."""
+    """Peak resident memory of Python."""
     jvm_bytes: int
     log: str
     samples: Sequence[tuple[float, float]] = ()
-    """CPU-seconds until then, by the wall clock."""
+    """Wall clock time (Unix seconds) and CPU seconds used until then."""
 
     @property
     def commits_s(self) -> list[float]:
-        """How long each commit took, by the log."""
+        """Seconds of each commit, from the log."""
         return self.seconds_of("committed")
 
     def seconds_of(self, event: str) -> list[float]:
-        """How long each that the log tells of took."""
+        """Seconds of each event with this name in the log."""
         return [seconds for _, seconds in self._ended(event)]
 
     def cpu_of(self, event: str) -> list[float]:
-        """The CPU time that went, for whatever, while each was under way."""
+        """CPU seconds of all threads while each event with this name was in progress."""
         return [self._cpu_until(end) - self._cpu_until(end - seconds) for end, seconds in self._ended(event)]
 
     def _ended(self, event: str) -> Iterator[tuple[float, float]]:
         for line in self.log.splitlines():
-            if line.startswith("{") and (found := json.loads(line))["event"] == event:
-                yield datetime.fromisoformat(found["timestamp"]).timestamp(), float(found["seconds"])
+            if line.startswith("{") and (entry := json.loads(line))["event"] == event:
+                yield datetime.fromisoformat(entry["timestamp"]).timestamp(), float(entry["seconds"])
 
     def _cpu_until(self, time_s: float) -> float:
-        place = bisect_left(self.samples, (time_s,))
-        return self.samples[min(place, len(self.samples) - 1)][1]
+        index = bisect_left(self.samples, (time_s,))
+        return self.samples[min(index, len(self.samples) - 1)][1]
 
 
-def run_loader(config: Path, folder: Path) -> Used:
-    """``delta-loader run CONFIG --once``; raises CalledProcessError when it fails, with what it said."""
+def run_loader(config: Path, folder: Path) -> LoaderRun:
+    """``delta-loader run CONFIG --once``; raises CalledProcessError if it fails, after printing its log."""
     command = [sys.executable, "-m", "delta_loader", "run", str(config), "--once"]
     began_s = time.monotonic()
     log = folder / "loader.log"
@@ -70,18 +70,18 @@ def run_loader(config: Path, folder: Path) -> Used:
             jvm_bytes = max(jvm_bytes, *map(peak_resident_bytes, below), 0)
             jvm_s = sum(map(cpu_s, below)) or jvm_s
             samples.append((time.time(), python_s + jvm_s))
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
         process.returncode = os.waitstatus_to_exitcode(status)
     text = log.read_text("utf-8", errors="replace")
     if process.returncode:
         sys.stderr.write(text)
         raise subprocess.CalledProcessError(process.returncode, command)
     wall_s = time.monotonic() - began_s
-    return Used(wall_s, python_s + jvm_s, python_bytes, jvm_bytes, text, samples)
+    return LoaderRun(wall_s, python_s + jvm_s, python_bytes, jvm_bytes, text, samples)
 
 
 def processes_below(pid: int) -> Iterator[int]:
-    """The processes that one has started, and those that they have."""
+    """The process ids of all descendants of a process."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The loader's figures: as they are kept, as a table, on the page and in a picture."""
+"""The loader's figures: stored as JSON, as a Markdown table, on the performance page and as a chart."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One case and what both sides used for it, one cost for each round."""
+    """A case and both sides' costs, one per round."""
 
     section: str
     files: int
     size_bytes: int
-    """Of all files."""
+    """Total bytes of the files."""
     costs: dict[str, list[Cost]]
 
     @property
@@ -43,10 +43,10 @@ class Measured:
 
 
 def table(found: Sequence[Measured]) -> str:
-    """As Markdown, which reads well on a terminal too.
+    """A Markdown table, also readable on a terminal.
 
-    Of cases with different numbers of files, the last columns say what each file more than in the case before cost: a
-    side whose figures there do not rise is at most linear in files.
+    If the cases differ in their number of files, the last columns have the cost of each file beyond the previous case:
+    if a side's figures there do not rise, its cost is at most linear in files.
     """
     by_number = len({one.files for one in found}) > 1
     ours = found[0].ours
@@ -80,7 +80,7 @@ def _more(before: Measured | None, one: Measured, side: str) -> str:
 
 
 def keep(found: Sequence[Measured]) -> None:
-    """Replace the sections that were measured again, and write the page."""
+    """Replace the sections that were measured again, and update the page."""
     measured = {one.section for one in found}
     kept = [one for one in read() if one.section not in measured]
     FILE.write_text(json.dumps([asdict(one) for one in (*kept, *found)], indent=1) + "\n", "utf-8")
@@ -96,7 +96,7 @@ def read() -> list[Measured]:
 
 
 def write_page(found: Sequence[Measured]) -> None:
-    """Write the figures into the page, and draw the picture."""
+    """Write the figures into the page, and draw the chart."""
     titles = {"files": "Small files, by their number", "bytes": "100 files, by their size"}
     titles["merges"] = "Change events against a plain MERGE of the same four files: 1,000, and 100,000"
     titles["explodes"] = "The same with four elements in each event: 250, and 25,000"
@@ -111,10 +111,10 @@ def write_page(found: Sequence[Measured]) -> None:
 
 
 def _draw(found: Sequence[Measured]) -> None:
-    import matplotlib as mpl  # noqa: PLC0415 - only the picture needs it
+    import matplotlib as mpl  # noqa: PLC0415 - only the chart needs it
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "benchmark-loader"  # the same figures give the same file
+    mpl.rcParams["svg.hashsalt"] = "benchmark-loader"  # the same figures produce the same file
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     files, sizes = ([one for one in found if one.section == section] for section in ("files", "bytes"))

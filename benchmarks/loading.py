@@ -1,4 +1,4 @@
-"""A pass of the real loader in a Spark session that runs already, as its service makes it on schedule."""
+"""Runs a pass of the real loader in an existing Spark session, as its service does on a schedule."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _THREADS = 32
 
 
 def load_once(spark: SparkSession, config: Path, *, asks_kafka: bool = True) -> int:
-    """Load all that is staged; the rows that the tables got.
+    """Load everything that is staged, and return the number of rows added.
 
-    A new loader waits three seconds for a broker that is not there, which is no part of a load.
+    Without a broker, pass ``asks_kafka=False``: a new loader would wait three seconds for it, which is not part of a
+    load.
     """
     settings = load_settings(config, os.environ)
     with ThreadPoolExecutor(_THREADS) as pool:

@@ -1,7 +1,7 @@
-"""What a run costs: CPU time, wall time and memory, of a process with all that it starts, or of one that lives on.
+"""The cost of a run in CPU time, wall time and memory: of a process with its children, or of a long-lived process.
 
-What is run is run as it is installed in an image: its modules compiled, by the run that warms up, whatever the
-environment says; and without pandas, which only development has here. Arrow imports it where it is, for nothing.
+Programs run as installed in an image: with compiled modules (the warm-up run compiles them), regardless of the
+environment, and without pandas, which only development installs: Arrow would import it for nothing.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_LOOK_EVERY_S = 0.02
+_POLL_INTERVAL_S = 0.02
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     cpu_s: float
-    """Of all threads, in user space and in the kernel."""
+    """CPU seconds of all threads, user and kernel."""
     wall_s: float
     peak_bytes: int = 0
-    """Of resident memory; 0 where it is not measured."""
+    """Peak resident memory; 0 if not measured."""
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(self.cpu_s + other.cpu_s, self.wall_s + other.wall_s, max(self.peak_bytes, other.peak_bytes))
 
 
 def run(command: Sequence[str]) -> Cost:
-    """Run a program to its end; raises CalledProcessError when it fails."""
+    """Run a program until it exits; raises CalledProcessError if it fails."""
     began_s = time.monotonic()
     with subprocess.Popen(command, env=as_installed()) as process:
         peak_bytes = 0
@@ -41,7 +41,7 @@ def run(command: Sequence[str]) -> Cost:
             if pid:
                 break
             peak_bytes = max(peak_bytes, peak_resident_bytes(process.pid))
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
@@ -66,7 +66,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 class Meter:
     def __init__(self, *pids: int) -> None:
-        """``pids`` of this machine."""
+        """Measure the running processes ``pids`` from now on."""
         self._pids = pids
         self._cpu_s = self._used_s()
         self._began_s = time.monotonic()
@@ -79,7 +79,10 @@ class Meter:
 
 
 def peak_resident_bytes(pid: int) -> int:
-    """Of a process that runs. What `wait4` says is no less than the memory of who started it."""
+    """Peak resident memory of a running process; 0 if it has ended.
+
+    `wait4` is no substitute: it reports at least the memory of the process's parent.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
     except OSError:
@@ -88,7 +91,7 @@ def peak_resident_bytes(pid: int) -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """What a process has used; 0 of one that has ended."""
+    """CPU seconds that a process has used; 0 if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:

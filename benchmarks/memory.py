@@ -1,10 +1,9 @@
-"""How much memory a stage writer needs at its peak: ``python -m benchmarks.memory`` (`make memory`).
+"""The peak memory of a stage writer: ``python -m benchmarks.memory`` (`make memory`).
 
-A real writer stages a backlog that is a multiple of its ``memory``, in the shapes that are hard on it: a thousand Kafka
-partitions, messages of 10 MB, one message that is larger than ``memory``, thousands of partition values, and records
-that each become ten thousand rows. Its peak
-of resident memory has to stay within 1.25 × ``memory`` and the base: the peak of a writer that finds no message. A run
-that stays within it and stages every record ends with 0.
+A real writer stages a backlog that is a multiple of its ``memory``, in the shapes that need most memory: a thousand
+Kafka partitions, messages of 10 MB, one message larger than ``memory``, thousands of partition values, and records that
+each become ten thousand rows. Its peak resident memory must stay within 1.25 × ``memory`` plus the base, which is the
+peak of a writer without messages. The exit code is 0 if it does and every record is staged.
 """
 
 from __future__ import annotations
@@ -32,17 +31,18 @@ from devservices.s3 import running_s3
 ALLOWED_SHARE = 1.25
 _MIB = 2**20
 _FIXED_BYTES = 64 * _MIB
-"""Beside the base: what the libraries load and keep once there is something to do."""
+"""Added to the base: memory that the libraries load and keep once there is work."""
 
 _COPIES = 10
-"""What a message that is larger than ``memory`` costs on its way: it is held as bytes, text, a row and Parquet."""
+"""Memory for a message larger than ``memory``, as a multiple of its size: it is held as bytes, text, a row and Parquet.
+"""
 
 app = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A backlog that is hard on a writer's memory."""
+    """A backlog that needs much memory."""
 
     name: str
     memory_bytes: int
@@ -53,11 +53,11 @@ class Case:
     partition_by: tuple[str, ...] = ()
     writer: Mapping[str, object] = field(default_factory=dict)
     largest_bytes: int = 0
-    """Of its messages, where one of them is larger than a writer's share for a poll."""
+    """Bytes of the largest message, if it exceeds a writer's share for a poll; otherwise 0."""
     explode: str | None = None
 
     def allowed_bytes(self, base_bytes: int) -> int:
-        """The most that a run may need."""
+        """The most memory that a run may use."""
         bound = max(self.memory_bytes, _COPIES * self.largest_bytes)
         return base_bytes + _FIXED_BYTES + int(ALLOWED_SHARE * bound)
 
@@ -81,13 +81,13 @@ def _sized(size_bytes: int) -> Callable[[int], bytes]:
 
 
 def _exploding(number: int) -> bytes:
-    """Of 20 kB, and ten thousand times a kilobyte as rows."""
+    """A message of 20 kB that becomes ten thousand rows of a kilobyte."""
     text = random.Random(number).randbytes(500).hex().encode()  # noqa: S311
     return b'{"id":%d,"text":"%s","v":[%s]}' % (number, text, b",".join([b"7"] * 10_000))
 
 
 def _of_many_values(number: int) -> bytes:
-    day = number * 7919 % 4018  # eleven years of them
+    day = number * 7919 % 4018  # eleven years
     return b'{"id":%d,"day":"2%03d-%02d-%02d","customer":"c%d","text":"%s"}' % (
         number,
         day // 366,
@@ -122,11 +122,11 @@ class Bench:
     servers: str
     folder: Path
     root: str
-    """URL below which stages and tables lie."""
+    """URL of the parent of stages and tables."""
     storage_options: Mapping[str, object]
 
     def run(self, case: Case, topic: str) -> Cost:
-        """Run a writer until it has caught up; raises when it fails, or leaves records out."""
+        """Run a writer until it has caught up; raises if it fails or does not stage every record."""
         path = self.folder / f"{topic}.yaml"
         path.write_text(yaml.safe_dump(self._config(case, topic)), "utf-8")
         cost = measure.run([sys.executable, "-m", "stage_writer", "run", str(path), "--until-caught-up"])
@@ -155,7 +155,7 @@ class Bench:
         }
 
     def _staged(self, topic: str) -> tuple[int, int, int]:
-        """Records, files and markers."""
+        """The numbers of staged records, files and markers."""
         store = FsspecStore(f"{self.root}/{topic}/stage", self.storage_options)
         records = files = markers = 0
         for item in store.list("done"):
@@ -175,11 +175,11 @@ def fill(servers: str, create: Callable[..., str], case: Case) -> None:
 
 @app.command()
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help="Of the cases; all when absent.")] = None,
-    scale: Annotated[float, typer.Option(help="Of the number of messages.")] = 1.0,
-    store: Annotated[str, typer.Option(help="file, moto, versitygw or minio")] = "file",
+    names: Annotated[list[str] | None, typer.Argument(help="Names of the cases; all when absent.")] = None,
+    scale: Annotated[float, typer.Option(help="Factor for the number of messages.")] = 1.0,
+    store: Annotated[str, typer.Option(help="Store of the stage: file, moto, versitygw or minio.")] = "file",
 ) -> None:
-    """Measure and print; the exit code is 1 when a case needs more than it may."""
+    """Measure and print; the exit code is 1 if a case uses more memory than allowed."""
     lines, all_within = [], True
     with ExitStack() as stack:
         kafka = stack.enter_context(running_kafka(KafkaOptions(properties={"log.segment.bytes": "1073741824"})))

@@ -1,4 +1,4 @@
-"""A load of change events, and a plain MERGE of the very same files, as a ``foreachBatch`` does it.
+"""Loads change events, and runs a plain MERGE of the same files as a ``foreachBatch`` would.
 
 Records may have elements, each of which is a row: an event then replaces the rows of its record.
 """
@@ -46,13 +46,14 @@ _TOPIC = "changes"
 def merge_both(
     session: SparkSession, folder: Path, records: int, events: int, elements: int = 0
 ) -> tuple[int, int, dict[str, Cost]]:
-    """Files, their bytes, and what each side used for ``events`` on a table of ``records``; both tables are then equal.
+    """Load ``events`` into a table of ``records`` on both sides, and require equal tables.
 
-    With ``elements`` each record has so many, and as many rows.
+    Returns the number of files, their size in bytes, and each side's cost. With ``elements``, each record has that
+    many, one row each.
     """
     place = Path(tempfile.mkdtemp(dir=folder))
     ours, theirs = str(place / "ours"), str(place / "theirs")
-    config, dice = _config(place, ours, is_exploded=elements > 0), random.Random(events)  # noqa: S311 - the same events in each round
+    config, generator = _config(place, ours, is_exploded=elements > 0), random.Random(events)  # noqa: S311 - the same events in each round
     path = place / "config.yaml"
     path.write_text(yaml.safe_dump(config), "utf-8")
     settings = Settings.model_validate(config)
@@ -61,8 +62,8 @@ def merge_both(
     merge = _replace if elements else _merge
     merge(session, first, theirs)
     load_once(session, path, asks_kafka=False)
-    drawn = [(dice.randrange(records + records // 10), dice.random() < _DELETES) for _ in range(events)]
-    files = _staged(settings, place, drawn, elements)
+    changes = [(generator.randrange(records + records // 10), generator.random() < _DELETES) for _ in range(events)]
+    files = _staged(settings, place, changes, elements)
     size_bytes = sum(Path(file).stat().st_size for file in files)
     costs = {}
     meter = meter_of(session)
@@ -96,7 +97,7 @@ def _config(place: Path, table: str, *, is_exploded: bool) -> dict[str, object]:
     return {
         "kafka": {"bootstrap.servers": "127.0.0.1:1"},
         "stage": {"url": str(place / "stage")},
-        # Files that were loaded stay: the other side reads them too.
+        # Loaded files stay, because the other side reads them too.
         "loader": {"http": None, "marker_retention": "1d"},
         "logs": {"format": "json"},
         "streams": [stream],
@@ -104,7 +105,7 @@ def _config(place: Path, table: str, *, is_exploded: bool) -> dict[str, object]:
 
 
 def _staged(settings: Settings, place: Path, events: list[tuple[int, bool]], elements: int) -> list[str]:
-    """Stage events by the writer's own code, a flush of each Kafka partition; copies of the files."""
+    """Stage events with the writer's code, one flush per Kafka partition; returns copies of the files."""
     store = FsspecStore(settings.stage.url)
     before = {item.path for item in store.list("data")}
     for partition in range(_PARTITIONS):
@@ -138,7 +139,7 @@ def _flush(
 
 
 def _content(key: int, offset: int, elements: int) -> dict[str, object]:
-    """A value; or elements, of which the record's next event has others."""
+    """A record's value, or its elements; the record's next event has other elements."""
     if not elements:
         return {"value": f"{key} at {offset}"}
     return {"items": [{"sku": f"sku-{(offset + n) % (2 * elements)}", "quantity": offset} for n in range(elements)]}
@@ -153,7 +154,7 @@ def _copies(stage: Path, folder: Path, paths: list[str]) -> Iterator[str]:
 
 
 def _merge(session: SparkSession, files: list[str], table: str) -> None:
-    """The last event of each key, by Delta's MERGE."""
+    """MERGE the last event of each key with Delta."""
     rows = session.read.parquet(*files)
     newest = Window.partitionBy("id").orderBy(functions.desc("_kafka_offset"))
     last = rows.withColumn("n", functions.row_number().over(newest)).where("n = 1").drop("n")
@@ -164,7 +165,7 @@ def _merge(session: SparkSession, files: list[str], table: str) -> None:
 
 
 def _replace(session: SparkSession, files: list[str], table: str) -> None:
-    """The elements of each record's last event in place of those that it had, by Delta's MERGE."""
+    """Replace each record's elements with those of its last event, in one Delta MERGE."""
     rows, target = session.read.parquet(*files), DeltaTable.forPath(session, table)
     newest = Window.partitionBy("id").orderBy(functions.desc("_kafka_offset"))
     last = rows.withColumn("n", functions.rank().over(newest)).where("n = 1").drop("n").cache()

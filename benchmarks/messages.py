@@ -1,4 +1,4 @@
-"""The records that the benchmarks read: four kinds of JSON, and Avro; each the same bytes at every run."""
+"""The benchmarks' records: four kinds of JSON, and Avro. Every run gets the same bytes."""
 
 import json
 from collections.abc import Callable
@@ -19,13 +19,13 @@ class Kind:
     columns: str
     """The stream's columns, as in its config."""
     date: str
-    """The expression of the date to partition by, in SQL that DuckDB and Spark both know."""
+    """SQL expression of the partition date, valid in DuckDB and Spark."""
     messages: int
-    """How many a run reads at ``--scale 1``."""
+    """Number of messages at ``--scale 1``."""
     make: Callable[[int], bytes]
-    """The record of a number."""
+    """Makes the record with a number."""
     avro: str | None = None
-    """The schema of its records, where they are Avro."""
+    """Avro schema of the records; None for JSON."""
     envelope: str = "plain"
 
 

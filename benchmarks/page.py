@@ -1,4 +1,4 @@
-"""Figures on the page: what stands between two lines of it is made by a benchmark."""
+"""Benchmark figures on the performance page, between two marker lines that each benchmark owns."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ PAGE = DOCS / "internals" / "performance.md"
 
 
 def put(begin: str, end: str, figures: str) -> None:
-    """Replace what is between the two lines."""
+    """Replace the text between the two marker lines. Raises ValueError if the page lacks them."""
     text = PAGE.read_text("utf-8")
-    before, found, rest = text.partition(begin)
+    before, opened, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
-    if not found or not closed:
-        msg = f"{PAGE} has no {begin!r} with {end!r} after it"
+    if not opened or not closed:
+        msg = f"{PAGE} has no line {begin!r} followed by {end!r}"
         raise ValueError(msg)
     PAGE.write_text(f"{before}{begin}\n\n{figures}\n{end}{after}", "utf-8")

@@ -1,4 +1,4 @@
-"""Messages into topics, as many as it takes."""
+"""Produces messages into topics."""
 
 from collections.abc import Iterable
 
@@ -8,11 +8,11 @@ _MIB = 2**20
 _QUEUED = 500_000
 _FLUSH_TIMEOUT_S = 300
 LARGEST_MESSAGE_BYTES = 64 * _MIB
-"""What a topic has to allow as well, for messages beyond Kafka's own limit of 1 MiB."""
+"""Message size limit in bytes, above Kafka's default of 1 MiB; the topic must allow it too."""
 
 
 def produce(servers: str, topic: str, partitions: int, values: Iterable[bytes]) -> int:
-    """Spread values over a topic's partitions, in turns; the bytes of all of them."""
+    """Spread values evenly over a topic's partitions; returns the bytes of all values."""
     producer = Producer(
         {
             "bootstrap.servers": servers,
@@ -32,6 +32,6 @@ def produce(servers: str, topic: str, partitions: int, values: Iterable[bytes]) 
             except BufferError:
                 producer.poll(0.1)
     if producer.flush(_FLUSH_TIMEOUT_S):
-        msg = f"the broker did not take all messages of {topic}"
+        msg = f"the broker did not acknowledge all messages of {topic}"
         raise RuntimeError(msg)
     return size_bytes

@@ -1,4 +1,4 @@
-"""The page of figures and its pictures, from ``benchmarks/results.json``: ``python -m benchmarks.report``."""
+"""Puts ``benchmarks/results.json`` on the performance page, with charts: ``python -m benchmarks.report``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def table(section: str, found: Sequence[Result]) -> str:
-    """A section as Markdown, which reads well on a terminal too."""
+    """A section's results as a Markdown table, also readable on a terminal."""
     lines = [f"### {_TITLES[section]}", ""]
     heads = ("case", "side", "messages/CPU-s", "MB/CPU-s", "messages/s", "peak MiB", "× Spark", "of the floor")
     lines += [_row(heads), _row(("---", "---", *["---:"] * (len(heads) - 2)))]
@@ -79,10 +79,10 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _draw(sections: dict[str, list[Result]]) -> None:
-    import matplotlib as mpl  # noqa: PLC0415 - only the picture needs it
+    import matplotlib as mpl  # noqa: PLC0415 - only the charts need it
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "benchmark"  # the same figures give the same file
+    mpl.rcParams["svg.hashsalt"] = "benchmark"  # the same figures produce the same file
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     pictures = {"kinds": _draw_kinds, "partitions": _draw_partitions}

@@ -1,4 +1,4 @@
-"""What was measured, as it is kept in ``benchmarks/results.json`` and shown."""
+"""Benchmark results as stored in ``benchmarks/results.json``."""
 
 import json
 import statistics
@@ -16,12 +16,12 @@ class Result:
     kind: str
     messages: int
     size_bytes: int
-    """Of all values."""
+    """Total bytes of the values."""
     partitions: int
     writers: int
     bad_percent: int
     costs: dict[str, list[Cost]]
-    """By side, one for each round."""
+    """Costs by side, one per round."""
 
     def cpu_s(self, side: str) -> float:
         return statistics.median(cost.cpu_s for cost in self.costs[side])
@@ -36,7 +36,7 @@ class Result:
         return self.messages / self.cpu_s(side)
 
     def ratio(self, side: str, other: str) -> float:
-        """How many times the messages a CPU-second of ``other`` a side has."""
+        """Messages per CPU second of a side, relative to ``other``."""
         return self.cpu_s(other) / self.cpu_s(side)
 
 
@@ -49,7 +49,7 @@ def read() -> list[Result]:
 
 
 def keep(results: list[Result]) -> None:
-    """Replace the sections that were measured again; the others stay."""
+    """Replace the sections that were measured again, and keep the others."""
     measured = {result.section for result in results}
     kept = [result for result in read() if result.section not in measured]
     FILE.write_text(json.dumps([asdict(one) for one in (*kept, *results)], indent=1) + "\n", "utf-8")

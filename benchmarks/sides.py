@@ -1,9 +1,9 @@
-"""The sides that take the same topic in turns: ours, two floors, and Spark Structured Streaming.
+"""The sides that read the same topic in turn: ours, two floors, and Spark Structured Streaming.
 
-Ours is a stage writer (one process or several) and a load by a loader; and for comparison the writing alone, without
-its reader in C, and by a new process from its start to its end. The floors are those of `benchmarks.floor`. Structured
-Streaming writes Delta in the JVM that our loader has. But for the new process, all run in processes that ran the same
-before (`benchmarks.warm`).
+Ours is the writing by one or more stage writers, and a load. Its writing is also measured alone, without the reader in
+C, and in a new process from start to end. The floors are in `benchmarks.floor`. Structured Streaming writes Delta in
+the same JVM as our loader. Except for the new process, every side runs in a process that has done the same work before
+(`benchmarks.warm`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Bench:
     def close(self) -> None:
         self._running.close()
 
-    def _warm_one(self, program: str, side: str, index: int = 0) -> Warm:
+    def _warm_process(self, program: str, side: str, index: int = 0) -> Warm:
         key = (program, side, index)
         if key not in self._warm:
             self._warm[key] = Warm(program)
@@ -58,14 +58,14 @@ class Bench:
         return self._warm[key]
 
     def sides(self, case: Case) -> dict[str, Callable[[], Costs]]:
-        """By name, a run of each, and what it cost by what it consists of."""
+        """Each side's run by name; a run returns its cost by part."""
         return {
             CONSUME: lambda: {CONSUME: self._floor("consume", case)},
             PIPELINE: lambda: {PIPELINE: self._floor("pipeline", case)},
             OURS: lambda: self._ours(case),
             WRITING: lambda: {WRITING: self._ours(case)[WRITING]},
             WITHOUT_C: lambda: {WITHOUT_C: self._written(case, self._empty("without-c"), native="off")[1]},
-            FROM_START: lambda: {FROM_START: self._written_again(case)},
+            FROM_START: lambda: {FROM_START: self._written_by_new_process(case)},
             SPARK: lambda: {SPARK: self._spark(case)},
         }
 
@@ -80,17 +80,17 @@ class Bench:
         return {OURS: wrote + load, WRITING: wrote, LOADING: load}
 
     def _written(self, case: Case, folder: Path, *, native: str) -> tuple[Path, Cost]:
-        """The config, and what it cost to stage the topic."""
+        """Stage the topic; returns the config and the cost."""
         path = self._config(case, folder, native)
-        writers = [self._warm_one("writer", native, index) for index in range(case.writers)]
+        writers = [self._warm_process("writer", native, index) for index in range(case.writers)]
         with ThreadPoolExecutor(len(writers)) as pool:
-            costs = list(pool.map(lambda one: one.run(["run", str(path), "--until-caught-up"]), writers))
+            costs = list(pool.map(lambda writer: writer.run(["run", str(path), "--until-caught-up"]), writers))
         together = reduce(add, costs)
         peak_bytes = sum(cost.peak_bytes for cost in costs)
         return path, Cost(together.cpu_s, max(cost.wall_s for cost in costs), peak_bytes)
 
-    def _written_again(self, case: Case) -> Cost:
-        """By a process from its start to its end."""
+    def _written_by_new_process(self, case: Case) -> Cost:
+        """Stage the topic in a new process, from its start to its end."""
         path = self._config(case, self._empty("new"), "on")
         return measure.run([sys.executable, "-m", "stage_writer", "run", str(path), "--until-caught-up"])
 
@@ -99,10 +99,10 @@ class Bench:
         path.write_text(yaml.safe_dump(_config(self.kafka, case, folder, native)), "utf-8")
         return path
 
-    def _floor(self, what: str, case: Case) -> Cost:
+    def _floor(self, program: str, case: Case) -> Cost:
         arguments = [self.kafka.bootstrap_servers, case.topic, str(case.messages), case.kind.columns]
         file = self._empty("floor") / "rows.parquet"
-        return self._warm_one("floor", what).run([what, *arguments, str(file)])
+        return self._warm_process("floor", program).run([program, *arguments, str(file)])
 
     def _spark(self, case: Case) -> Cost:
         return spark.stream_once(self.spark, self.kafka.bootstrap_servers, case.topic, case.kind, self._empty("spark"))

@@ -1,4 +1,4 @@
-"""One warm Spark for both sides: Structured Streaming from Kafka to Delta, and our loader's passes."""
+"""One warm Spark session for both sides: Structured Streaming from Kafka to Delta, and our loader's passes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _THREADS = 2
 
 
 def start(servers: str, folder: Path) -> SparkSession:
-    """The loader's own kind of session, with Spark's Kafka source beside it."""
+    """A session like the loader's, with Spark's Kafka source and Avro functions added."""
     lock = read_lock(LOCK)
     jars = [*ensure_jars(lock["spark-kafka"]), *ensure_jars(lock["spark-avro"])]
     spark = {
@@ -42,7 +42,7 @@ def start(servers: str, folder: Path) -> SparkSession:
 
 
 def stream_once(spark: SparkSession, servers: str, topic: str, kind: Kind, folder: Path) -> Cost:
-    """All of a topic by Structured Streaming into a new Delta table, in one batch, as its guide shows."""
+    """Read a whole topic into a new Delta table in one Structured Streaming batch, as Spark's guide shows."""
     meter = meter_of(spark)
     source = (
         spark.readStream.format("kafka")
@@ -73,5 +73,5 @@ def stream_once(spark: SparkSession, servers: str, topic: str, kind: Kind, folde
 
 
 def meter_of(spark: SparkSession) -> Meter:
-    gateway = spark.sparkContext._gateway  # noqa: SLF001 - PySpark tells its JVM's process in no other way
+    gateway = spark.sparkContext._gateway  # noqa: SLF001 - PySpark exposes its JVM's process in no other way
     return Meter(gateway.proc.pid, os.getpid())

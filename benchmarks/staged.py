@@ -1,7 +1,7 @@
-"""A stage full of real Parquet files and markers, made quickly: what a loader has to load, without writers or Kafka.
+"""A stage full of real Parquet files and markers, made quickly: input for a loader, without writers or Kafka.
 
-Rule: each file has the offsets of its marker's span and no others, so that a table that has each file once has each
-record once. On a local disk nothing is synced, for nobody needs it after a power cut.
+Rule: each file has exactly the offsets of its marker's span, so a table with each file once has each record once. On a
+local disk nothing is synced, because the files need not survive a power failure.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FIELDS = (
     Field("_kafka_timestamp", Primitive.TIMESTAMP),
 )
 SCHEMA = schema_to_json(StructType(_FIELDS))
-"""The table's, as Delta's metadata has it."""
+"""The table's schema in the format of Delta's metadata."""
 _CREATED_MS = 1_767_225_600_000
 _THREADS = 16
 
@@ -64,11 +64,11 @@ class Backlog:
     markers: int
     partitions: int
     rows: int
-    """Of each file; a marker has one."""
+    """Rows of each file; each marker has one file."""
     value_bytes: int = 20
-    """Of each row's text, which does not compress."""
+    """Bytes of each row's text, which does not compress."""
     begin: int = 0
-    """The position of each Kafka partition before these; a marker that begins at 0 has all before it."""
+    """Start position of each Kafka partition; at 0, the first marker starts its chain."""
     topic: str = TOPIC
 
     @property
@@ -77,7 +77,7 @@ class Backlog:
 
 
 def build(backlog: Backlog) -> list[str]:
-    """Stage it all; the paths of the data files."""
+    """Stage everything, and return the paths of the data files."""
     write_data, write_marker = _writer(backlog, backlog.table_url), _writer(backlog, backlog.stage_url)
 
     began_s = time.time() - 10 * (backlog.markers // backlog.partitions + 1)
@@ -90,7 +90,7 @@ def build(backlog: Backlog) -> list[str]:
         write_data(file.path, data)
         name = MarkerName(topic_partition, start)
         write_marker(name.path, manifest_to_bytes(topic_partition, _manifest(backlog, start, file)))
-        if "://" not in backlog.stage_url:  # as if they had been written every ten seconds
+        if "://" not in backlog.stage_url:  # as if one were written every ten seconds
             moment_s = began_s + 10 * in_turn
             os.utime(Path(backlog.stage_url) / name.path, (moment_s, moment_s))
         return file.path, file.size_bytes
@@ -144,10 +144,10 @@ def _file(backlog: Backlog, topic_partition: TopicPartition, start: Position) ->
 
 @cache
 def _texts(rows: int, value_bytes: int) -> pa.Array:
-    """The same for all files; random, so that the bytes on disk are those that are asked for."""
-    chance = random.Random(0)  # noqa: S311 - nobody is to be kept from guessing it
-    made = [b85encode(chance.randbytes(value_bytes)).decode()[:value_bytes] for _ in range(rows)]
-    return pa.array(made, pa.string())
+    """The same texts for all files, random so that the size on disk is as requested."""
+    generator = random.Random(0)  # noqa: S311 - not a secret
+    texts = [b85encode(generator.randbytes(value_bytes)).decode()[:value_bytes] for _ in range(rows)]
+    return pa.array(texts, pa.string())
 
 
 def _manifest(backlog: Backlog, start: Position, file: StagedFile) -> Manifest:

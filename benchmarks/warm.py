@@ -1,9 +1,9 @@
-"""Programs that run again and again in one process: ``python -m benchmarks.warm writer|floor`` serves, `Warm` asks.
+"""Long-lived benchmark processes: ``python -m benchmarks.warm writer|floor`` serves runs, and `Warm` requests them.
 
 A service runs for weeks, and Spark is measured in a JVM that has read the same topic before: its classes are loaded and
-compiled, and its heap has been touched. A process that ends after five seconds pays for all of that again, and more for
-memory than anything else on a machine whose host gives it out by the page. So each side has a process that lives, and
-what a run costs there is what counts; what a new process costs is measured beside it.
+compiled, and its heap has been touched. A process that ends after five seconds pays for all of that every time, and
+pays most for memory on a machine whose host allocates it page by page. Each side therefore has a long-lived process,
+and the cost of a run in it counts; the cost of a new process is measured separately.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROGRAMS = ("writer", "floor")
 
 
 class Warm:
-    """A process that lives on; the first run in it warms it up."""
+    """A long-lived process; its first run warms it up."""
 
     def __init__(self, program: str) -> None:
         self._process = subprocess.Popen(
@@ -33,13 +33,13 @@ class Warm:
         )
 
     def run(self, arguments: Sequence[str]) -> Cost:
-        """One run of the program. Raises RuntimeError when it fails."""
-        asking, answers = self._process.stdin, self._process.stdout
-        if asking is None or answers is None:
+        """Run the program once. Raises RuntimeError if it fails."""
+        requests, answers = self._process.stdin, self._process.stdout
+        if requests is None or answers is None:
             msg = "the process has no pipes"
             raise RuntimeError(msg)
-        asking.write(json.dumps(list(arguments)) + "\n")
-        asking.flush()
+        requests.write(json.dumps(list(arguments)) + "\n")
+        requests.flush()
         answer = answers.readline()
         if not answer:
             msg = f"the process that ran {' '.join(arguments)} ended"
@@ -52,10 +52,10 @@ class Warm:
 
 
 def main() -> None:
-    """Run what each line asks for, and answer with its CPU time and its wall time."""
+    """Run the program for each line of arguments, and answer with its CPU time and wall time in seconds."""
     program = _writer() if sys.argv[1] == "writer" else _floor()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the program prints is no answer
+    os.dup2(2, 1)  # keeps the program's output apart from the answers
     for line in sys.stdin:
         began_s, used_s = time.monotonic(), time.process_time()
         program(json.loads(line))
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _writer() -> Callable[[list[str]], None]:
-    from stage_writer.__main__ import app  # noqa: PLC0415 - only here; Arrow's allocator is chosen by it
+    from stage_writer.__main__ import app  # noqa: PLC0415 - only here, because it selects Arrow's allocator
 
     def run(arguments: list[str]) -> None:
         app(arguments, standalone_mode=False)

@@ -1,10 +1,10 @@
-"""What a message costs, from Kafka to the table: ``python -m benchmarks.writer`` (`make benchmark`).
+"""The cost of a message from Kafka to the table: ``python -m benchmarks.writer`` (`make benchmark`).
 
-All sides take the same topic in turns, on one machine in one run (`benchmarks.sides`). Each case is read once to warm
-up, then ``--rounds`` times; the median counts. Cases that are compared with one another take turns, too. What is
-printed is CPU time, of all threads: two cores are two CPU-seconds a second. The ratios hold elsewhere, the figures do
-not. ``--keep`` puts them into ``benchmarks/results.json``, from which `benchmarks.report` makes the page and its
-pictures.
+All sides read the same topic in turn, on one machine in one run (`benchmarks.sides`). Each case runs once to warm up,
+then ``--rounds`` times; the median counts. Cases that are compared with each other also alternate. The printed cost is
+the CPU time of all threads: two cores provide two CPU seconds per second. The ratios apply to other machines, the
+absolute figures do not. ``--keep`` stores them in ``benchmarks/results.json``, from which `benchmarks.report` makes the
+page and its charts.
 """
 
 import sys
@@ -33,7 +33,7 @@ _SIDES = {
 }
 
 _IN_TURNS = ("envelopes",)
-"""Sections whose cases take turns, too."""
+"""Sections whose cases also alternate."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -41,14 +41,14 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def main(
     sections: Annotated[list[str] | None, typer.Argument(help=f"{', '.join(SECTIONS)}; all when absent")] = None,
-    scale: Annotated[float, typer.Option(help="Of the number of messages.")] = 1.0,
-    rounds: Annotated[int, typer.Option(help="Measured rounds.")] = 3,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the figures for the page.")] = False,  # noqa: FBT002
+    scale: Annotated[float, typer.Option(help="Factor for the number of messages.")] = 1.0,
+    rounds: Annotated[int, typer.Option(help="Number of measured rounds.")] = 3,
+    keep: Annotated[bool, typer.Option("--keep", help="Store the figures for the performance page.")] = False,  # noqa: FBT002
 ) -> None:
-    """Measure and print."""
+    """Measure each section and print the figures."""
     unknown = set(sections or ()) - set(SECTIONS)
     if unknown:
-        msg = f"{', '.join(sorted(unknown))}: known are {', '.join(SECTIONS)}"
+        msg = f"unknown section {', '.join(sorted(unknown))}; choose from {', '.join(SECTIONS)}"
         raise typer.BadParameter(msg)
     with ExitStack() as stack:
         kafka = stack.enter_context(running_kafka(KafkaOptions(properties={"log.segment.bytes": "1073741824"})))
@@ -58,8 +58,8 @@ def main(
         bench = Bench(kafka, session, folder)
         stack.callback(bench.close)
         for section in sections or SECTIONS:
-            every = list(cases(section, scale))
-            in_turns = [every] if section in _IN_TURNS else [[case] for case in every]
+            section_cases = list(cases(section, scale))
+            in_turns = [section_cases] if section in _IN_TURNS else [[case] for case in section_cases]
             found = [result for turns in in_turns for result in _measure(bench, turns, rounds)]
             _say(table(section, found) + "\n")
             if keep:
@@ -67,7 +67,7 @@ def main(
 
 
 def _measure(bench: Bench, turns: list[Case], rounds: int) -> list[Result]:
-    """The costs of each side for each case, in turns; the first round only warms up."""
+    """Each side's costs for each case, measured alternately; the first round only warms up."""
     sizes = [fill(bench.kafka, case) for case in turns]
     costs: list[dict[str, list[Cost]]] = [{} for _ in turns]
     for number in range(rounds + 1):
