@@ -186,7 +186,7 @@ def _compiled(texts: Mapping[str, str], known: bytes) -> bytes:
         raise ConfigError(msg, _EXTRA)
     problems = [line.partition("/texts/")[2] or line for line in done.stderr.splitlines() if _NOISE not in line]
     msg = f"the Protobuf schema is invalid: {'; '.join(problems)[:1000]}"
-    raise SchemaError(msg, "fix the schema, or register a valid one with all its references")
+    raise SchemaError(msg, "fix the schema, or use a valid one with all its references")
 
 
 def _with_last(name: str, files: bytes) -> bytes:

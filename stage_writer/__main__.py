@@ -339,10 +339,12 @@ def _replay_dead_letters(settings: Settings, dead_letters: DeadLetterExport, *, 
 
 def _converter_now(settings: Settings, stream: Stream, *, yes: bool) -> RecordConverter:
     """A stream's converter, including the columns that the stream has gained; ``yes``: tables appear in the stage."""
-    settings = ColumnsOfStreams(settings, SystemClock()).required(stream.app_id)
+    columns = ColumnsOfStreams(settings, SystemClock())
+    settings = columns.required(stream.app_id)
     stream = next(current for current in settings.streams if current.app_id == stream.app_id)
     reader = find_reader(settings.writer.native)
-    converter = plain_converter(settings, Passes(reader.make, reader.make_avro), stream, preview=not yes)
+    passes = Passes(reader.make, reader.make_avro, columns.read_file)
+    converter = plain_converter(settings, passes, stream, preview=not yes)
     store = stage_store(settings)
     by_route = stream.gains_by_table
     gained = latest(store, stream.app_id, by_route=by_route) if stream.record.evolves else None

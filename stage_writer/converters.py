@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from common.errors import ConfigError
@@ -17,6 +15,7 @@ from stage_writer.columns.wiring import pending
 from stage_writer.decode.binary.avro import MakeAvroPass, no_avro_pass
 from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.envelopes.framing import Covers
+from stage_writer.fetch.schema_file import read_schema_file, require_packages
 from stage_writer.fetch.schema_registry import SchemaRegistry, schemas_of
 from stage_writer.layers import RecordInputs
 from stage_writer.memory_shares import MemoryShares
@@ -32,46 +31,22 @@ if TYPE_CHECKING:
     AnyConverter = RecordConverter | PendingConverter | ConvertsTopology
 
 
-_PACKAGES = {"avro": ("fastavro",), "protobuf": ("google.protobuf", "grpc_tools"), "json-schema": ("jsonschema",)}
-"""What is needed of each extra."""
-
-
 def record_inputs(
     stream: Stream, passes: Passes, schemas: SchemaRegistry | None = None, covers: Covers | None = None
 ) -> RecordInputs:
     """Raises ConfigError for a file that cannot be read, and for a package that is not installed."""
-    extra, key = (
-        ("json-schema", "validate: true")
-        if stream.record.validates
-        else (stream.record.format, f"format: {stream.record.format}")
-    )
-    for package in _PACKAGES.get(extra, ()):
-        if not _is_installed(package):
-            msg = f"{key} needs the package {package}, which is not installed"
-            raise ConfigError(msg, f"pip install 'kafka-delta-express[{extra}]'")
-    file = None
-    if stream.record.schema_file is not None:
-        try:
-            file = Path(stream.record.schema_file).read_bytes()
-        except OSError as error:
-            msg = f"schema_file {stream.record.schema_file} cannot be read: {error.strerror or error}"
-            raise ConfigError(msg, "set streams[].schema_file to a file that the writer can read") from error
-    return RecordInputs(schemas, passes.json, file, passes.avro, compile_protobuf, covers)
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:
-        return False
+    require_packages(stream)
+    return RecordInputs(schemas, passes.json, passes.read_file(stream), passes.avro, compile_protobuf, covers)
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The native decoders of records that the native library has, or those without one."""
+    """What all converters are made with: the decoders of the native library, or those without one."""
 
     json: MakeNativeDecoder = no_native_decoder
     avro: MakeAvroPass = no_avro_pass
+    read_file: Callable[[Stream], bytes | None] = read_schema_file
+    """Reads a stream's `schema_file`."""
 
 
 PYTHON_PASSES = Passes()

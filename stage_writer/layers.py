@@ -106,9 +106,9 @@ def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:
                 files = _compiler(inputs)(inputs.schema_file, {})
                 return ProtobufReader(files, columns, reading, message=stream.record.message)
             case "avro":
-                return AvroReader(parsed(_text(inputs.schema_file)), columns, reading, make_pass=inputs.avro_pass)
+                return AvroReader(parsed(text_of(inputs.schema_file)), columns, reading, make_pass=inputs.avro_pass)
             case _:
-                return JsonSchemaReader(_text(inputs.schema_file))
+                return JsonSchemaReader(text_of(inputs.schema_file))
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def _make_reader(stream: Stream, inputs: RecordInputs) -> MakeRecordReader | Non
         case "avro":
             with _naming_file(stream):
                 file = inputs.schema_file
-                resolved = None if file is None else parsed(_text(file), checks_defaults=True)
+                resolved = None if file is None else parsed(text_of(file), checks_defaults=True)
                 return make_avro_reader(columns, reading, resolved, inputs.avro_pass)
         case _:
             return JsonSchemaReader if stream.record.validates else None
@@ -178,9 +178,10 @@ def _compiler(inputs: RecordInputs) -> Compile:
     return inputs.compile_protobuf
 
 
-def _text(file: bytes) -> str:
+def text_of(file: bytes) -> str:
+    """The text of a schema's file. Raises SchemaError for other bytes."""
     try:
         return file.decode()
     except UnicodeDecodeError:
         msg = "it is not UTF-8 text"
-        raise SchemaError(msg, "use the schema as the registry has it") from None
+        raise SchemaError(msg, "write the schema as UTF-8 text") from None

@@ -83,7 +83,7 @@ def wired_writer(settings: Settings, clock: Clock, log: FilteringBoundLogger, me
     stopping = Stopping(clock.monotonic_s, settings.writer.revoke_timeout_s)
     columns = ColumnsOfStreams(settings, clock)
     settings = columns.known()
-    passes = Passes(reader.make, reader.make_avro)
+    passes = Passes(reader.make, reader.make_avro, columns.read_file)
     converters = converters_of(settings, passes, metrics, look_ups, unsuitable_topics, stopping=stopping)
     store = open_stage(settings)
     workers = ThreadWorkers(settings.writer.upload_threads)

@@ -94,7 +94,7 @@ def refusing_schemas() -> Iterator[None]:
         yield
     except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         msg = f"the Avro schema is invalid: {type(error).__name__}: {error}"
-        raise SchemaError(msg, "fix the schema, or register a valid one") from None
+        raise SchemaError(msg, "fix the schema, or use a valid one") from None
 
 
 def type_name(schema: Schema) -> str:

@@ -37,7 +37,7 @@ _TEXTS = frozenset({Primitive.STRING, Primitive.DATE, Primitive.TIMESTAMP})
 _TIMES = {"date-time": Primitive.TIMESTAMP, "date": Primitive.DATE}
 _CHOICES = ("oneOf", "anyOf")
 _OF_OBJECTS = ("properties", "patternProperties", "additionalProperties")
-_FIX = "fix the schema, or register a valid one"
+_FIX = "fix the schema, or use a valid one"
 
 
 @dataclass(frozen=True, slots=True)

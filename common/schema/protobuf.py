@@ -67,7 +67,7 @@ def find_message(files: bytes, message: str | Sequence[int]) -> Descriptor:
         last = pool.FindFileByName(file_set.file[-1].name)
     except (DecodeError, TypeError, KeyError, IndexError) as error:
         msg = f"the Protobuf schema is invalid: {error}"
-        raise SchemaError(msg, "fix the schema, or register a valid one with all its references") from None
+        raise SchemaError(msg, "fix the schema, or use a valid one with all its references") from None
     top = list(last.message_types_by_name.values())
     if isinstance(message, str):
         named = [each for each in _all(top) if message in {each.full_name, each.full_name.rpartition(".")[2]}]
@@ -82,7 +82,7 @@ def find_message(files: bytes, message: str | Sequence[int]) -> Descriptor:
             return level[indexes[0]]
         level = list(level[indexes.pop(0)].nested_types)
     msg = f"the Protobuf schema has no message at the indexes {list(message)}"
-    raise SchemaError(msg, "register the schema that the producers have")
+    raise SchemaError(msg, "use the schema that the producers have")
 
 
 def _all(messages: Sequence[Descriptor]) -> list[Descriptor]:

@@ -6,9 +6,11 @@ Rules:
    the stream that has them, with every check that a declared stream passes when the file is read.
 2. Columns from records are a sample's, so nothing else may be dropped unasked: `unknown_fields` is then `evolve` unless
    it is given, or `rescue` where tables have columns of their own, whose owner has declared them.
-3. Columns from a registry grow with its schemas, so the table does too: `evolution` is then `add` unless it is given. A
-   JSON Schema does not name all fields that its records may have: `unknown_fields` is then `rescue`. Avro and Protobuf
-   do, so there it is the default.
+3. Columns from schemas grow with them, so the table does too: `evolution` is then `add` unless it is given. A JSON
+   Schema does not name all fields that its records may have: `unknown_fields` is then `rescue`. Avro and Protobuf do,
+   so there it is the default.
+4. Without `columns`, Avro and Protobuf take them from the schema that all records are read by: that of `schema_file`,
+   else those that records name. Other records, and tables with columns of their own records, are inferred.
 """
 
 import re
@@ -22,9 +24,12 @@ class ColumnsFrom(StrEnum):
     TABLE = "from_table"
     RECORDS = "from_records"
     REGISTRY = "from_registry"
+    SCHEMA_FILE = "from_schema_file"
 
 
-_LIKE_ONE = re.compile(r"from_\w*")
+FROM_SCHEMAS = frozenset({ColumnsFrom.REGISTRY, ColumnsFrom.SCHEMA_FILE})
+
+_LIKE_ONE = re.compile(r"(?i)from[_-][\w-]*")
 
 
 def columns_from(columns: str) -> ColumnsFrom | None:
@@ -41,27 +46,31 @@ def columns_from(columns: str) -> ColumnsFrom | None:
 
 
 def with_implied(values: object) -> object:
-    """A stream's values with those that its `columns` imply (rules 2 and 3)."""
+    """A stream's values with those that its `columns` imply, which may be implied too (rules 2 to 4)."""
     if not isinstance(values, dict):
         return values
-    if "columns" not in values and _has_registered_columns(values):
-        values = {"columns": ColumnsFrom.REGISTRY.value, **values}
-    match str(values.get("columns", ColumnsFrom.RECORDS)).strip():
+    default = default_source(values)
+    if "columns" not in values and default is not ColumnsFrom.RECORDS:
+        values = {"columns": default.value, **values}
+    match str(values.get("columns", default)).strip():
         case ColumnsFrom.RECORDS:
             own = {"unrouted": "dead_letters"} if values.get("route_columns") == "own" else {}
             can_evolve = bool(own) or not _tables_with_columns(values)
             return {"unknown_fields": "evolve" if can_evolve else "rescue", **own, **values}
-        case ColumnsFrom.REGISTRY:
+        case ColumnsFrom.REGISTRY | ColumnsFrom.SCHEMA_FILE:
             rescue = {"unknown_fields": "rescue"} if values.get("format", "json") == "json" else {}
             return {"evolution": "add", **rescue, **values}
         case _:
             return values
 
 
-def _has_registered_columns(values: Mapping[str, object]) -> bool:
-    """Whether records name a schema that all of them have, and whose fields are their tables' columns."""
-    is_binary = str(values.get("format", "json")) in {"avro", "protobuf"} and not values.get("schema_file")
-    return is_binary and values.get("framing", "none") != "none" and values.get("route_columns") != "own"
+def default_source(values: Mapping[str, object]) -> ColumnsFrom:
+    """Where the columns of a stream with these values come from, if it does not say (rule 4)."""
+    if str(values.get("format", "json")) not in {"avro", "protobuf"} or values.get("route_columns") == "own":
+        return ColumnsFrom.RECORDS
+    if values.get("schema_file"):
+        return ColumnsFrom.SCHEMA_FILE
+    return ColumnsFrom.RECORDS if values.get("framing", "none") == "none" else ColumnsFrom.REGISTRY
 
 
 def _tables_with_columns(values: Mapping[str, object]) -> bool:

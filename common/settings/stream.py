@@ -129,8 +129,8 @@ class Stream(TopicReader, SectionOfParts):
         default=Evolution.STRICT,
         description="Handling of differences between staged data and a table: `strict` holds the stream until an "
         "operator fixes them; `add` adds missing columns to the table, and is the default with `columns: "
-        "from_registry`; `widen` also widens types, as Delta's type widening does. With both, staged numbers of "
-        "another type are cast where no value is lost, and become dead letters elsewhere.",
+        "from_registry` and `from_schema_file`; `widen` also widens types, as Delta's type widening does. With both, "
+        "staged numbers of another type are cast where no value is lost, and become dead letters elsewhere.",
     )
     pace: PaceSettings = Field(default_factory=PaceSettings, alias="(pace)")
 

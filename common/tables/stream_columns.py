@@ -5,7 +5,7 @@ Rules:
 1. `columns: from_table`: the table is the truth. Nothing is kept in the stage, and a table that is missing is an error.
 2. Otherwise the writers have agreed on columns in the stage (common/stage/agreed_columns.py). Where the table has one
    of these, the table's type counts: it is what rows are loaded into. What the table lacks is kept as agreed. With
-   `evolution: widen`, the types of a registry count: the table gets them.
+   `evolution: widen`, the types of schemas count: the table gets them.
 3. What sampled records are wrapped in is agreed on with their columns (`is_envelope_open`).
 4. A table's partitioning is the stream's, unless the settings have one.
 5. Of a table's columns, those are a record's that are made neither by this program (Kafka's columns, the rescue column,
@@ -26,7 +26,7 @@ from common.settings import Stream
 from common.settings.checks import checked
 from common.settings.checks.columns_from import renaming_keys
 from common.settings.columns import CDC_COLUMN, made_columns
-from common.settings.columns_from import ColumnsFrom
+from common.settings.columns_from import FROM_SCHEMAS, ColumnsFrom
 from common.settings.envelopes import is_envelope_open
 from common.settings.formats import forms_of
 from common.settings.loading import Evolution
@@ -69,7 +69,7 @@ def columns_of_table(stream: Stream, state: TableState | None) -> Stream:
 def columns_as_agreed(stream: Stream, agreed: AgreedColumns, state: TableState | None) -> Stream:
     """The stream with the columns that its writers agreed on (rules 2 to 4). Raises ConfigError."""
     stream, columns = with_envelope(stream, agreed.envelope), agreed.columns
-    if stream.record.columns_from is not ColumnsFrom.REGISTRY or stream.evolution is not Evolution.WIDEN:
+    if stream.record.columns_from not in FROM_SCHEMAS or stream.evolution is not Evolution.WIDEN:
         columns = extended(restricted(table_columns(stream, state), columns), columns)
     partition_by = None if state is None else state.partition_by
     return _with_columns(stream, columns, partition_by=partition_by, formats=agreed.formats)

@@ -116,6 +116,8 @@ def require_known(finder: FindsColumns) -> Stream:
     if known is None:
         app_id = finder.stream.app_id
         msg = f"the columns of {app_id} are not known yet: its writer finds them with the first records"
+        if finder.stream.record.columns_from is ColumnsFrom.SCHEMA_FILE:
+            msg = f"the columns of {app_id} are not yet those of its schema_file: its writer agrees on them at start"
         raise ConfigError(msg, "run the writer first")
     return known
 

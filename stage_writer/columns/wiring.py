@@ -15,9 +15,10 @@ from common.stage.markers import TableKind
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from stage_writer.columns.finding import ColumnFinder, FindsColumns, columns_text, require_known
 from stage_writer.columns.following import FollowedColumns, MakeConverter, PendingConverter
-from stage_writer.columns.registered import RegistryFinder
 from stage_writer.columns.sampling import sample_records
+from stage_writer.columns.schemas import FileSchema, RegistrySchemas, SchemaFinder
 from stage_writer.convert import table_format
+from stage_writer.fetch.schema_file import read_schema_file, require_packages
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.ports import Converter
 
@@ -31,20 +32,32 @@ class ColumnsOfStreams:
         open_table = table_stores(settings)
         sample, open_registry = partial(sample_records, settings), partial(_registry, settings, clock)
         self._finders: dict[str, FindsColumns] = {}
+        self._files: dict[str, FileSchema] = {}
         for stream in settings.streams:
-            if stream.record.columns_from is ColumnsFrom.REGISTRY:
-                finder: FindsColumns = RegistryFinder(stream, stage, open_table, open_registry, compile_protobuf, clock)
-                self._finders[stream.app_id] = finder
-            elif stream.record.columns_from is not None:
-                self._finders[stream.app_id] = ColumnFinder(stream, stage, open_table, sample, clock)
+            match stream.record.columns_from:
+                case None:
+                    continue
+                case ColumnsFrom.REGISTRY:
+                    schemas = RegistrySchemas(stream, open_registry, compile_protobuf)
+                    finder: FindsColumns = SchemaFinder(schemas, stage, open_table, clock)
+                case ColumnsFrom.SCHEMA_FILE:
+                    self._files[stream.app_id] = file = FileSchema(stream, compile_protobuf)
+                    finder = SchemaFinder(file, stage, open_table, clock)
+                case _:
+                    finder = ColumnFinder(stream, stage, open_table, sample, clock)
+            self._finders[stream.app_id] = finder
+
+    def read_file(self, stream: Stream) -> bytes | None:
+        """The content of its `schema_file`: what its columns were taken from. Raises ConfigError."""
+        file = self._files.get(stream.app_id)
+        return read_schema_file(stream) if file is None else file.content
 
     def known(self) -> Settings:
         """The settings with the columns that are known now, before a record is read. Raises KafkaDeltaExpressError.
 
-        Those of a registry are known once a record names its schema.
+        Those of a registry are known once a record names its schema. Those of a file are agreed on.
         """
-        registry = ColumnsFrom.REGISTRY
-        return self._with(lambda finder: None if finder.stream.record.columns_from is registry else finder.known())
+        return self._with(_at_start)
 
     def previewed(self) -> Settings:
         """The settings with the columns that a writer would use now. Raises KafkaDeltaExpressError."""
@@ -58,6 +71,8 @@ class ColumnsOfStreams:
         """The settings with the streams that were found; the others are as they were."""
         if not self._finders:
             return self._settings
+        for finder in self._finders.values():
+            require_packages(finder.stream)
         streams = (
             (find(self._finders[stream.app_id]) or stream) if stream.app_id in self._finders else stream
             for stream in self._settings.streams
@@ -86,6 +101,16 @@ class ColumnsOfStreams:
                 converter.columns = columns
             followed[converter.stream.app_id] = columns
         return followed
+
+
+def _at_start(finder: FindsColumns) -> Stream | None:
+    match finder.stream.record.columns_from:
+        case ColumnsFrom.REGISTRY:
+            return None
+        case ColumnsFrom.SCHEMA_FILE:
+            return finder.find(frozenset()).stream
+        case _:
+            return finder.known()
 
 
 def pending(stream: Stream) -> PendingConverter:

@@ -127,7 +127,7 @@ def prove_stage_folders(settings: Settings, open_store: Callable[[str], ObjectSt
     for stream in settings.streams:
         waits = any(stream.load_of(url).waits_for_spark for url in stream.row_tables)
         folders |= {STAGED} if waits else set()
-        folders |= {COLUMNS} if stream.record.columns_from in {ColumnsFrom.RECORDS, ColumnsFrom.REGISTRY} else set()
+        folders |= {COLUMNS} if stream.record.columns_from not in {None, ColumnsFrom.TABLE} else set()
         folders |= set() if stream.routing.route_table is None else {ROUTES}
     url = settings.stage.url.rstrip("/")
     _prove([("stage.url", f"{url}/{folder}") for folder in sorted(folders)], "objects", open_store)

@@ -138,3 +138,42 @@ def test_columns_come_from_the_registry_and_a_new_field_is_in_its_column_from_it
         assert f"{columns}, price DOUBLE" in programs.succeed("delta-loader", "check", config)
     rows = spark.read.format("delta").load(table).orderBy("id").selectExpr("id", "year(sent)", "price").collect()
     assert [tuple(row) for row in rows] == [(1, 2024, None), (2, 2024, None), (3, 2024, 1.5), (4, 2024, None)]
+
+
+def test_columns_come_from_the_schema_file_and_a_field_added_to_it_is_loaded_with_the_records_that_wait(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> None:
+    topics = {"avro": new_topic(1), "protobuf": new_topic(1)}
+    streams = [
+        {"app_id": name, "topics": [topic], "table": f"{tmp_path}/{name}", "format": name}
+        for name, topic in topics.items()
+    ]
+    config = programs.config(
+        {
+            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+            "stage": {"url": f"{tmp_path}/stage"},
+            "writer": {"group_id": topics["avro"], "http": None},
+            "loader": {"http": None},
+            "streams": [{**stream, "schema_file": f"{tmp_path}/{stream['app_id']}.schema"} for stream in streams],
+        }
+    )
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def stage(proto: str, *records: bytes, **types: str) -> None:
+        schema = {"type": "record", "name": "A", "fields": [{"name": name, "type": types[name]} for name in types]}
+        (tmp_path / "avro.schema").write_text(json.dumps(schema))
+        (tmp_path / "protobuf.schema").write_text(f'syntax = "proto3"; message A {{ sint64 id = 1; {proto} }}')
+        for topic, record in zip(topics.values(), records, strict=True):
+            producer.produce(topic, record)
+        assert producer.flush(180) == 0
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+
+    stage("", b"\2", b"\x08\2", id="long")
+    stage("string note = 2;", b"\4\2x", b"\x08\4\x12\1x", id="long", note="string")
+    checked = programs.succeed("stage-writer", "check", config)
+    assert all(f"{app_id}: from_schema_file: id BIGINT, note STRING" in checked for app_id in topics)
+    for report in in_process.load_all(config, spark):
+        assert (report.failure, report.held) == (None, {})
+    for stream in streams:
+        rows = spark.read.format("delta").load(stream["table"]).orderBy("id").select("id", "note").collect()
+        assert [tuple(row) for row in rows] == [(1, None), (2, "x")]

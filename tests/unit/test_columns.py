@@ -615,15 +615,14 @@ def test_headers_that_rows_will_need_are_read_from_the_start(stream: dict[str, o
             {"columns": "from_records", "format": "avro", "framing": "confluent"},
             "reads JSON only, but format is avro; write columns: from_registry",
         ),
-        ({"format": "avro", "schema_file": "x"}, "reads JSON only, but format is avro; write columns: from_table"),
-        ({"columns": "from_tabel"}, "write from_table, from_records, from_registry, or the columns"),
+        ({"columns": "from_tabel"}, "write from_table, from_records, from_registry, from_schema_file, or the columns"),
         ({"columns": "from_kafka"}, "write from_table, from_records"),
         ({"columns": "from_table", "unknown_fields": "evolve"}, "write columns: from_records"),
         ({"columns": "from_table", "rename": {"a": "b"}}, "rename renames or moves fields"),
         ({"columns": "from_table", "field_names": "snake_case"}, "field_names renames or moves fields"),
         ({"columns": "from_table", "explode": "items"}, "explode renames or moves fields"),
         ({"columns": "from_table", "drop": ["a"]}, "drop renames or moves fields"),
-        ({"topology": "a:b"}, "a topology makes the rows"),
+        ({"topology": "a:b"}, r"columns is from_records \(the default\), but a topology makes the rows"),
     ],
 )
 def test_contradictory_column_settings_are_refused(stream: dict[str, object], words: str) -> None:

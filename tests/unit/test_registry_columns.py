@@ -26,7 +26,7 @@ from common.storage.store import FsspecStore
 from devservices.schema_registry import Registry, running_registry
 from stage_writer.columns.finding import columns_text
 from stage_writer.columns.following import CoveredSchemas
-from stage_writer.columns.registered import RegistryFinder, columns_of_schema, grown
+from stage_writer.columns.schemas import RegistrySchemas, SchemaFinder, columns_of_schema, grown
 from stage_writer.decode.envelopes.framing import RegisteredSchema
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs
@@ -61,9 +61,9 @@ class RegistryWorld(World):
             {"url": self.registry.url, "max.retries": 0}, SystemClock(), structlog.get_logger(), 0.0, resolves=TYPES
         )
 
-    def registry_finder(self) -> RegistryFinder:
-        stream = self.settings.streams[0]
-        return RegistryFinder(stream, self.stage, FsspecStore, self.open_registry, compile_protobuf, self.clock)
+    def registry_finder(self) -> SchemaFinder:
+        schemas = RegistrySchemas(self.settings.streams[0], self.open_registry, compile_protobuf)
+        return SchemaFinder(schemas, self.stage, FsspecStore, self.clock)
 
     def follower(self, partition: TopicPartition = FIRST) -> Writer:
         schemas = self.open_registry()
@@ -483,9 +483,9 @@ OWN_TABLE = {"route": "a", "routes": {"x": {"table": "/own", "columns": "id BIGI
     ("stream", "words"),
     [
         ({"framing": "none", "format": "json"}, "write framing: confluent"),
-        ({"schema_file": "x"}, "remove schema_file"),
+        ({"schema_file": "x"}, "columns is from_registry, but .* remove schema_file"),
         ({"format": "json", "envelope": "maxwell"}, "envelope is maxwell"),
-        (OWN_TABLE, "declare the stream's columns, as in CREATE TABLE"),
+        (OWN_TABLE, r"from_registry \(the default\), but .* declare the stream's columns, as in CREATE TABLE"),
     ],
 )
 def test_contradictory_registry_settings_are_refused(stream: dict[str, object], words: str) -> None:

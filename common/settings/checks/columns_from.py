@@ -4,7 +4,7 @@ Rule: settings that give columns other names than their fields have cannot be re
 columns are read from the table. Where they are added, the records' names are known (common/settings/gained_columns.py).
 """
 
-from common.settings.columns_from import ColumnsFrom
+from common.settings.columns_from import FROM_SCHEMAS, ColumnsFrom, default_source
 from common.settings.refusing import refuse
 from common.settings.stream import Stream
 
@@ -26,16 +26,19 @@ def check_columns_from(stream: Stream) -> None:
     source = stream.record.columns_from
     if source is None:
         return
+    given = f"columns is {source.value}"
+    if source is default_source(dict(stream.record)):
+        given += " (the default)"
     if stream.topology is not None:
         refuse(
-            f"columns is {source.value}, but a topology makes the rows; write the table's columns, as in CREATE TABLE: "
+            f"{given}, but a topology makes the rows; write the table's columns, as in CREATE TABLE: "
             "columns: id BIGINT, name STRING"
         )
     if source is ColumnsFrom.RECORDS:
         _check_inferred(stream)
         return
-    if source is ColumnsFrom.REGISTRY:
-        _check_registered(stream)
+    if source in FROM_SCHEMAS:
+        _check_of_schemas(stream, source, given)
         return
     if stream.record.evolves:
         refuse(
@@ -52,19 +55,23 @@ def check_columns_from(stream: Stream) -> None:
 
 def _check_inferred(stream: Stream) -> None:
     if stream.record.format != "json":
-        is_registered = stream.record.framing != "none" and stream.record.schema_file is None
-        instead, default = ("from_registry", "") if is_registered else ("from_table", " (the default)")
         refuse(
-            f"columns is from_records{default}, which reads JSON only, but format is {stream.record.format}; "
-            f"write columns: {instead}, or the columns as in CREATE TABLE"
+            f"columns is from_records, which reads JSON only, but format is {stream.record.format}; write columns: "
+            f"{default_source(dict(stream.record)).value}, or the columns as in CREATE TABLE"
         )
 
 
-def _check_registered(stream: Stream) -> None:
+def _check_of_schemas(stream: Stream, source: ColumnsFrom, given: str) -> None:
+    file, from_file = stream.record.schema_file, source is ColumnsFrom.SCHEMA_FILE
     problems = {
         "with route_columns: own tables have their records' fields; remove columns": stream.record.has_own_columns,
-        "the messages do not name a schema in a registry; write framing: confluent": stream.record.framing == "none",
-        "schema_file has another schema; remove schema_file": stream.record.schema_file is not None,
+        "format is json, whose schema_file only validates; write columns: from_records, or the columns as in CREATE "
+        "TABLE": from_file and stream.record.format == "json",
+        "there is no schema_file; set it, or write columns: from_registry": from_file and file is None,
+        "the messages do not name a schema in a registry; write framing: confluent": not from_file
+        and stream.record.framing == "none",
+        "schema_file has another schema; write columns: from_schema_file, or remove schema_file": not from_file
+        and file is not None,
         "tables have columns of their own; declare the stream's columns, as in CREATE TABLE": (
             stream.has_several_columns
         ),
@@ -72,7 +79,7 @@ def _check_registered(stream: Stream) -> None:
         not in {"plain", "debezium"},
     }
     for problem in (problem for problem, is_so in problems.items() if is_so):
-        refuse(f"columns is from_registry, but {problem}")
+        refuse(f"{given}, but {problem}")
 
 
 def renaming_keys(stream: Stream) -> tuple[str, ...]:

@@ -35,7 +35,8 @@ class RecordSettings(SectionPart):
         description="The record's fields and their types, as in Spark's `CREATE TABLE`; `unknown_fields` is "
         "about all other fields. Or where they come from: `from_table` takes the table's columns and follows them, "
         "`from_records` infers them from the stream's first records, `from_registry` takes those of the schemas in the "
-        "`schema_registry`, and is the default in Avro and Protobuf with `framing`. See [schema.md](schema.md).",
+        "`schema_registry`, and is the default in Avro and Protobuf with `framing`, `from_schema_file` those of the "
+        "`schema_file`, and is the default with it. See [schema.md](schema.md).",
         examples=["id BIGINT, amount DOUBLE", "from_table"],
     )
     route_columns: str = Field(

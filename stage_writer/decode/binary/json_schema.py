@@ -73,6 +73,6 @@ def _validator(schema: str, references: Sequence[tuple[str, str]]) -> Validator:
         resources = [(name, DRAFT7.create_resource(json.loads(text))) for name, text in references]
     except (ValueError, TypeError, AttributeError, RecursionError, InvalidSchemaError) as error:
         msg = f"the JSON Schema is invalid: {str(error).partition(chr(10))[0]}"
-        raise SchemaError(msg, "fix the schema, or register a valid one") from None
+        raise SchemaError(msg, "fix the schema, or use a valid one") from None
     validator: Validator = kind(document, registry=Registry().with_resources(resources))
     return validator

@@ -907,7 +907,7 @@ def test_avro_array_in_several_blocks_is_one_array() -> None:
 def test_missing_package_is_named_at_startup(
     keys: dict[str, object], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stage_writer.converters.find_spec", lambda _: None)
+    monkeypatch.setattr("stage_writer.fetch.schema_file.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=package) as raised:
         record_inputs(stream_of("id INT", **keys), PYTHON_PASSES)
     assert f"[{extra}]" in raised.value.remedy

@@ -54,6 +54,7 @@ def test_table_written_only_by_spark_is_not_probed(tmp_path: Path) -> None:
         ("done", {}),
         ("data", {"load": "append"}),
         ("columns", {"columns": "from_records"}),
+        ("columns", {"columns": "from_schema_file", "format": "avro", "schema_file": "x"}),
         ("routes", {"route": "k", "route_table": "{folder}/lake/{route}"}),
     ],
 )

@@ -1,9 +1,10 @@
-"""The columns of a stream's records by the schemas in a registry, for `columns: from_registry`.
+"""The columns of a stream's records by schemas, for `columns: from_registry` and `from_schema_file`.
 
 Rules:
 
-1. The schemas that records name count, and the latest of each topic's subject (``<topic>-value``), so that the first
-   table has its fields too. A schema of another format is passed over: its records are dead letters.
+1. Of a registry, the schemas that records name count, and the latest of each topic's subject (``<topic>-value``), so
+   that the first table has its fields too. A schema of another format is passed over: its records are dead letters.
+   A file is read once per process, so that the columns are those of the schema that records are decoded by.
 2. Columns only grow: a later schema adds fields, and widens numbers (`grown`); what it lacks stays, because records of
    earlier schemas may follow. With `unknown_fields: evolve`, a column that a field gained before a schema had it keeps
    its type too.
@@ -13,6 +14,8 @@ Rules:
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
 
 from common.errors import ConfigError, RegistryError, SchemaError
 from common.ports import Clock, ObjectStore
@@ -23,15 +26,16 @@ from common.schema.json_schema import json_schema_columns
 from common.schema.protobuf import find_message, protobuf_columns
 from common.schema.widening import widened
 from common.settings import Stream
-from common.settings.columns_from import ColumnsFrom
 from common.settings.formats import path_steps
 from common.stage.agreed_columns import AgreedColumns, agree_on, agreed_columns
 from common.stage.evolved import latest
-from common.tables.stream_columns import columns_as_agreed, found_columns, state_of
+from common.tables.stream_columns import columns_as_agreed, state_of
 from stage_writer.columns.finding import DiscoveredColumns
 from stage_writer.decode.binary.protobuf import Compile
 from stage_writer.decode.envelopes.framing import RegisteredSchema, SchemaKey
+from stage_writer.fetch.schema_file import read_schema_file
 from stage_writer.fetch.schema_registry import SchemaRegistry
+from stage_writer.layers import text_of
 
 Columns = tuple[StructType, Mapping[str, str]]
 """Columns, and the forms of values that their types leave open, by path."""
@@ -40,30 +44,84 @@ _IMAGE = "after"
 
 
 @dataclass(frozen=True, slots=True)
-class RegistryFinder:
-    """A `FindsColumns` of a stream with columns from a registry."""
+class RegistrySchemas:
+    """The schemas of a registry."""
 
     stream: Stream
-    stage: ObjectStore
-    open_table: Callable[[str], ObjectStore]
     open_registry: Callable[[], SchemaRegistry]
     compile_protobuf: Compile
+    required: frozenset[SchemaKey] = frozenset()
+    """None: those that records name decide."""
+
+    def columns(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> dict[SchemaKey, Columns]:
+        """The columns of the schemas that are not agreed on yet, by their ids (rule 1). Raises RegistryError."""
+        registry, kind = self.open_registry(), self.stream.record.format.upper()
+        schemas: dict[SchemaKey, RegisteredSchema] = {}
+        if agreed is None and self.stream.pattern is None:
+            newest = (registry.latest_of(f"{topic}-value") for topic in self.stream.topics)
+            schemas = {version[0]: version[1] for version in newest if version is not None and version[1].type == kind}
+        more = sorted(ids.difference(() if agreed is None else agreed.schema_ids, schemas), key=str)
+        types = registry.types_of(more) if more else {}
+        schemas |= {schema: registry.schema_of(schema) for schema in more if types[schema] == kind}
+        return {
+            key: _named_columns(self.stream, f"the schema {key}", schema, self.compile_protobuf)
+            for key, schema in schemas.items()
+        }
+
+
+@dataclass(frozen=True)
+class FileSchema:
+    """The schema in the stream's `schema_file`."""
+
+    stream: Stream
+    compile_protobuf: Compile
+
+    @cached_property
+    def content(self) -> bytes:
+        """Raises ConfigError for a file that cannot be read."""
+        return read_schema_file(self.stream) or b""
+
+    @property
+    def required(self) -> frozenset[SchemaKey]:
+        """The digest of the file, and of the settings by which a part of it has the columns."""
+        record = self.stream.record
+        parts = ((record.message or "").encode(), record.envelope.encode(), self.content)
+        return frozenset({f"sha256:{sha256(bytes(1).join(parts)).hexdigest()}"})
+
+    def columns(self, _agreed: AgreedColumns | None, _ids: frozenset[SchemaKey]) -> dict[SchemaKey, Columns]:
+        """The columns of the file, by its digest. Raises ConfigError."""
+        name = f"schema_file {self.stream.record.schema_file}"
+        columns = _named_columns(self.stream, name, self.content, self.compile_protobuf)
+        return dict.fromkeys(self.required, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFinder:
+    """A `FindsColumns` of a stream with columns from schemas."""
+
+    schemas: RegistrySchemas | FileSchema
+    stage: ObjectStore
+    open_table: Callable[[str], ObjectStore]
     clock: Clock
 
+    @property
+    def stream(self) -> Stream:
+        return self.schemas.stream
+
     def known(self) -> Stream | None:
-        return found_columns(self.stream, self.stage, self.open_table)
+        agreed = agreed_columns(self.stage, self.stream.app_id)
+        is_covered = agreed is not None and self.schemas.required.issubset(agreed.schema_ids)
+        return self._with(agreed) if agreed is not None and is_covered else None
 
     def preview(self) -> Stream | None:
-        known = self.known()
-        if known is not None:
-            return known
-        agreed = self._next(None, frozenset())
-        return None if agreed is None else self._with(agreed)
+        agreed = agreed_columns(self.stage, self.stream.app_id)
+        proposed = self._next(agreed, self.schemas.required)
+        return None if proposed is None else self._with(proposed)
 
     def find(self, ids: frozenset[SchemaKey]) -> DiscoveredColumns:
         while True:
             agreed = agreed_columns(self.stage, self.stream.app_id)
-            proposed = agreed if agreed is not None and ids.issubset(agreed.schema_ids) else self._next(agreed, ids)
+            proposed = self._next(agreed, ids | self.schemas.required)
             if proposed is None:
                 app_id = self.stream.app_id
                 msg = f"the registry has no {self.stream.record.format} schema yet for the records of {app_id}"
@@ -74,16 +132,18 @@ class RegistryFinder:
 
     def _next(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> AgreedColumns | None:
         """The columns with those of more schemas; what is agreed on where these add no schema. Raises RegistryError."""
-        schemas = self._fetched(agreed, ids)
+        if agreed is not None and ids.issubset(agreed.schema_ids):
+            return agreed
+        schemas = self.schemas.columns(agreed, ids)
         if not schemas:
             return agreed
         known, forms = (NO_COLUMNS, {}) if agreed is None else (agreed.columns, agreed.formats)
-        more, gained = [self._columns_of(*schema) for schema in schemas.items()], self._gained()
+        more, gained = list(schemas.values()), self._gained()
         for later, _ in more:
             known = extended(known, restricted(gained, later))
         columns, formats = joined((known, forms), more)
         version, before = (0, ()) if agreed is None else (agreed.version, agreed.schema_ids)
-        source, now_ms = ColumnsFrom.REGISTRY.value, self.clock.wall_ms()
+        source, now_ms = self.stream.record.columns.strip(), self.clock.wall_ms()
         return AgreedColumns(
             self.stream.app_id, version + 1, columns, source, now_ms, dict(formats), (*before, *schemas)
         )
@@ -92,31 +152,21 @@ class RegistryFinder:
         evolved = latest(self.stage, self.stream.app_id) if self.stream.record.evolves else None
         return NO_COLUMNS if evolved is None else evolved.columns
 
-    def _fetched(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> dict[SchemaKey, RegisteredSchema]:
-        """The schemas that are not agreed on yet, by their ids (rule 1)."""
-        registry, kind = self.open_registry(), self.stream.record.format.upper()
-        schemas: dict[SchemaKey, RegisteredSchema] = {}
-        if agreed is None and self.stream.pattern is None:
-            newest = (registry.latest_of(f"{topic}-value") for topic in self.stream.topics)
-            schemas = {version[0]: version[1] for version in newest if version is not None and version[1].type == kind}
-        more = sorted(ids.difference(() if agreed is None else agreed.schema_ids, schemas), key=str)
-        types = registry.types_of(more) if more else {}
-        return {**schemas, **{schema: registry.schema_of(schema) for schema in more if types[schema] == kind}}
-
-    def _columns_of(self, key: SchemaKey, schema: RegisteredSchema) -> Columns:
-        try:
-            return columns_of_schema(self.stream, schema, self.compile_protobuf)
-        except SchemaError as error:
-            msg = f"{self.stream.app_id}: no columns can be derived from the schema {key}: {error.problem}"
-            raise ConfigError(msg, error.remedy) from None
-
     def _with(self, agreed: AgreedColumns) -> Stream:
         state = state_of(self.stream, self.open_table)
         return columns_as_agreed(self.stream, agreed, state)
 
 
-def columns_of_schema(stream: Stream, schema: RegisteredSchema, compile_protobuf: Compile) -> Columns:
-    """The columns for records of a schema. Raises SchemaError for one that gives none."""
+def _named_columns(stream: Stream, name: str, schema: RegisteredSchema | bytes, compile_protobuf: Compile) -> Columns:
+    try:
+        return columns_of_schema(stream, schema, compile_protobuf)
+    except SchemaError as error:
+        msg = f"{stream.app_id}: no columns can be derived from {name}: {error.problem}"
+        raise ConfigError(msg, error.remedy) from None
+
+
+def columns_of_schema(stream: Stream, schema: RegisteredSchema | bytes, compile_protobuf: Compile) -> Columns:
+    """The columns for records of a schema, or of a file's content. Raises SchemaError for one that gives none."""
     try:
         columns, formats = _of_messages(stream, schema, compile_protobuf)
     except RecursionError:
@@ -132,15 +182,14 @@ def columns_of_schema(stream: Stream, schema: RegisteredSchema, compile_protobuf
     return image.type, {path.removeprefix(prefix): form for path, form in formats.items() if path.startswith(prefix)}
 
 
-def _of_messages(stream: Stream, schema: RegisteredSchema, compile_protobuf: Compile) -> Columns:
-    match stream.record.format:
-        case "avro":
-            return avro_columns(parse_avro(schema.text, [text for _, text in schema.references])), {}
-        case "protobuf":
-            files = compile_protobuf(schema.text, dict(schema.references))
-            return protobuf_columns(find_message(files, stream.record.message or (0,))), {}
-        case _:
-            return json_schema_columns(schema.text, schema.references)
+def _of_messages(stream: Stream, schema: RegisteredSchema | bytes, compile_protobuf: Compile) -> Columns:
+    if stream.record.format == "protobuf":
+        content, imports = (schema, {}) if isinstance(schema, bytes) else (schema.text, dict(schema.references))
+        return protobuf_columns(find_message(compile_protobuf(content, imports), stream.record.message or (0,))), {}
+    text, references = (text_of(schema), ()) if isinstance(schema, bytes) else (schema.text, schema.references)
+    if stream.record.format == "avro":
+        return avro_columns(parse_avro(text, [reference for _, reference in references])), {}
+    return json_schema_columns(text, references)
 
 
 def joined(known: Columns, more_columns: Iterable[Columns]) -> Columns:
