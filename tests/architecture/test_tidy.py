@@ -166,8 +166,7 @@ VARIABLES = frozenset(
 
 # Tests may say "letters" for short: their dead letters are the only ones. In the product, "at" is the option --at.
 VARIABLES_IN_TESTS = VARIABLES - {"letters"} | set("at look said says turn turns".split())
-# The simulation still has a few of them.
-_TESTS = [path for path in (ROOT / "tests").rglob("*.py") if "simulation" not in path.parts]
+_TESTS = list((ROOT / "tests").rglob("*.py"))
 
 
 def _variables(module: Module, words: frozenset[str]) -> Iterator[str]:

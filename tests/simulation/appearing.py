@@ -289,7 +289,7 @@ class Appearing(Evolving):
         def run(stop: Callable[[], bool]) -> Sequence[StreamReport]:
             reports = loads(stop)
             held = [held for report in reports for held in report.held.values() if held.reason == "unreadable_marker"]
-            self._unknown += [f"a loader does not know what it reads: {one.problem}" for one in held]
+            self._unknown += [f"a loader does not know what it reads: {why.problem}" for why in held]
             return reports
 
         return run

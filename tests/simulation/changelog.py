@@ -74,7 +74,7 @@ class SimulatedTopics:
     def at(self, place: TopicPartition, offset: Position) -> ChangelogMessage:
         """A message that has not expired yet."""
 
-        def look() -> ChangelogMessage:
+        def read() -> ChangelogMessage:
             log = self.logs.setdefault(place, Log())
             while log.low < len(log.messages) and self.world.now_ms - log.messages[log.low][0] > _KEPT_MS:
                 log.low += 1
@@ -82,7 +82,7 @@ class SimulatedTopics:
                 raise missing_messages(place, offset, Position(log.low), Position(len(log.messages)))
             return log.messages[offset][1]
 
-        return self._asked(f"read offset {offset} of {place}", look, changes=False)
+        return self._asked(f"read offset {offset} of {place}", read, changes=False)
 
     def _asked(self, name: str, call: Callable[[], Result], *, changes: bool) -> Result:
         try:

@@ -139,8 +139,8 @@ class Changes(Kind):
         have: dict[object, list[tuple[object, ...]]] = {}
         for row in self.log.keyed_rows(TABLE):
             gone = bool(row.get("gone"))
-            at = row["at"] if self.sequenced else None
-            have.setdefault(row["id"], []).append((row["v"], at, gone, row["_kafka_offset"]))
+            sequence = row["at"] if self.sequenced else None
+            have.setdefault(row["id"], []).append((row["v"], sequence, gone, row["_kafka_offset"]))
         possible, doubts = self._possible()
         yield from doubts
         for key in sorted({*have, *possible}, key=str):

@@ -76,7 +76,7 @@ class DeadLetterTopic(RefusalPorts):
             for record in log:
                 number = int(partition.partition)
                 wanted = there[Place(number, record.offset, record.timestamp_ms)]
-                found = sent[SourceMessage(str(partition.topic), number, record.offset, record.timestamp_ms)]
+                count = sent[SourceMessage(str(partition.topic), number, record.offset, record.timestamp_ms)]
                 may_lack = self.context.may_lack(partition, record.offset, deleted=deleted)
-                if found != wanted and not deleted and not (may_lack and found <= 1):
-                    yield f"{partition} offset {record.offset} is {found} times in {_TOPIC}, and {wanted} in the table"
+                if count != wanted and not deleted and not (may_lack and count <= 1):
+                    yield f"{partition} offset {record.offset} is {count} times in {_TOPIC}, and {wanted} in the table"

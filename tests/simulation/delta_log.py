@@ -170,13 +170,13 @@ class DeltaLog(MemoryDeltaTables):
 
     def letters(self, url: str, partition: TopicPartition, span: Span, most: int) -> list[DeadLetterRow]:
         """The first of the dead letters of each refused record."""
-        found = {
+        by_record = {
             (letter.offset, letter.timestamp_ms or 0): letter
             for commit in self.tables[url].commits
             for letter in commit.dead_letter_rows
             if letter.partition == partition and span.covers(Position(letter.offset))
         }
-        return [found[place] for place in sorted(found)][:most]
+        return [by_record[place] for place in sorted(by_record)][:most]
 
     # Merging.
 

@@ -500,10 +500,10 @@ class EditedHistory:
 
         known_of = partial(known_at, config.table)
 
-        turns = RepairLocks(
+        locks = RepairLocks(
             store, Author("operator", world.now_ms), f"{world.rng.getrandbits(128):032x}", take_over=None
         )
-        repairs = turns.read_last(partition)
+        repairs = locks.read_last(partition)
         ends, topic_id = Ends(Position(0), group.end(partition)), group.id_of(partition.topic)
         state = partition_state(
             store,
@@ -524,7 +524,7 @@ class EditedHistory:
             self._begun.add(partition)
             world.faults[Fault.RESTARTED] += 1
             world.note(f"an operator begins a new chain of {partition}: {plan.chain_origin} {plan.notes}")
-            with turns.locked(partition, "restart") as guarded:
+            with locks.locked(partition, "restart") as guarded:
                 staging.restart(guarded, plan)
 
     def _history(self, stream: Stream, url: str) -> StreamHistory:
@@ -542,7 +542,7 @@ class EditedHistory:
             if role.startswith("writer"):
                 service = self._services.writers.get(process.name)
                 held = {} if service is None else service.snapshot().held
-                reasons |= {partition: f"writer: {one.reason}" for partition, one in held.items()}
+                reasons |= {partition: f"writer: {why.reason}" for partition, why in held.items()}
                 continue
             reasons |= self._held_by(process, config)
         return reasons

@@ -96,10 +96,10 @@ class EvolvingConverter(PlainConverter):
 
     def _fields_of(self, value: bytes) -> Record:
         columns, rest = dict[str, object](), dict[str, object]()
-        for name, one in sent_beside(value).items():
+        for name, value_of_field in sent_beside(value).items():
             place = self._gained.field(name)
-            fitted = None if place is None else _fitting(one, place.type)
-            (rest if fitted is None else columns)[name] = one if fitted is None else fitted
+            fitted = None if place is None else _fitting(value_of_field, place.type)
+            (rest if fitted is None else columns)[name] = value_of_field if fitted is None else fitted
         return {**columns, self.stream.record.rescue_column: json.dumps(rest) if rest else None}
 
     def _convert(self, batch: MessageBatch) -> StagedRows:
@@ -131,13 +131,13 @@ class Values:
         columns = schema_from_json(table.schema)
         known = to_arrow_schema(columns)
         for path, start in table.parts:
-            found = self._rows(f"{url}/{path}")
-            for name in found.column_names:
+            staged = self._rows(f"{url}/{path}")
+            for name in staged.column_names:
                 if name not in known.names:
                     yield f"{path} has the column {name}, and the table has not"
-                elif known.field(name).type != found.schema.field(name).type:
-                    yield f"{path} has {name} as {found.schema.field(name).type}, the table {known.field(name).type}"
-            for row in found.to_pylist():
+                elif known.field(name).type != staged.schema.field(name).type:
+                    yield f"{path} has {name} as {staged.schema.field(name).type}, the table {known.field(name).type}"
+            for row in staged.to_pylist():
                 place = place_of(row)
                 value = sent.get(place)
                 if row["_kafka_offset"] >= start and value is not None:

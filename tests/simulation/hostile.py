@@ -106,8 +106,8 @@ class MixedReleases(VacuumedLog):
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if commit.metadata.commit_id.startswith(tuple(self.old)):
-            said = replace(commit.metadata, positions={}, topic_ids={}, plain_topic=None, unproved=frozenset())
-            commit = replace(commit, metadata=said)
+            older = replace(commit.metadata, positions={}, topic_ids={}, plain_topic=None, unproved=frozenset())
+            commit = replace(commit, metadata=older)
         return super().commit(commit)
 
 

@@ -105,8 +105,8 @@ def a_new_chain_begins_at_kafkas_first_record() -> AbstractContextManager[object
     """Also where the table has records under another app_id."""
     real = restart._separate_chain
 
-    def separate(state: PartitionState, why: str, at: None, *, give_up: bool) -> restart.Restart:
-        return real(replace(state, elsewhere=None), why, at, give_up=give_up)
+    def separate(state: PartitionState, why: str, position: None, *, give_up: bool) -> restart.Restart:
+        return real(replace(state, elsewhere=None), why, position, give_up=give_up)
 
     return patch.object(restart, "_separate_chain", separate)
 

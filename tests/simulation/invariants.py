@@ -195,9 +195,9 @@ class StageInvariants:
         generation = _generation(marker)
         if marker.manifest is not None and newest > generation:
             return []  # of a topic that is gone
-        at = TxnIds(self.stream.app_id, self.stream.several_topics, {partition: max(newest, generation)})
+        txn_ids = TxnIds(self.stream.app_id, self.stream.several_topics, {partition: max(newest, generation)})
         urls = dict.fromkeys([self.stream.table, *(self._url(table) for table in marker.tables if table.files)])
-        places = {url: at.position(self._transactions(url), partition) for url in urls}
+        places = {url: txn_ids.position(self._transactions(url), partition) for url in urls}
         return [
             url
             for url, place in places.items()

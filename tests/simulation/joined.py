@@ -169,14 +169,14 @@ class Joined(Keyed):
             place = place_of(row)
             of_key = seen.setdefault((place.partition, row["key"]), {})
             of_key[str(row["_kafka_topic"]), place.offset] = row["seen"]
-        for (partition, key), found in seen.items():
+        for (partition, key), counts_by_place in seen.items():
             logs = (log for topic_partition, log, _ in self.context.logs() if topic_partition.partition == partition)
             most = sum(_records_of(log, key) for log in logs)
-            counts = list(found.values())
+            counts = list(counts_by_place.values())
             if len(set(counts)) < len(counts) or not all(1 <= int(str(count)) <= most for count in counts):
                 yield f"{key} in partition {partition} has the counts {sorted(counts, key=str)}, of {most}"
             for topic in self.topics:
-                along = [int(str(found[place])) for place in sorted(found) if place[0] == topic]
+                along = [int(str(counts_by_place[place])) for place in sorted(counts_by_place) if place[0] == topic]
                 if along != sorted(along):
                     yield f"{key} in partition {partition} of {topic} has the counts {along}"
 

@@ -164,12 +164,12 @@ class Broker:
         free = sorted(self.logs)
         share = -(-len(free) // max(1, len(self.members)))
         wanted: dict[int, set[TopicPartition]] = {}
-        for index, found in enumerate(self.members):
-            kept = sorted(partition for partition in found.owned if partition in free and self.sticky)[:share]
+        for index, other in enumerate(self.members):
+            kept = sorted(partition for partition in other.owned if partition in free and self.sticky)[:share]
             wanted[index] = set(kept)
             free = [partition for partition in free if partition not in wanted[index]]
-        for index, found in enumerate(self.members):
-            for partition in [partition for partition in free if found.takes(partition)][: share - len(wanted[index])]:
+        for index, other in enumerate(self.members):
+            for partition in [partition for partition in free if other.takes(partition)][: share - len(wanted[index])]:
                 wanted[index].add(partition)
                 free.remove(partition)
         return wanted[self.members.index(member)]

@@ -457,11 +457,11 @@ def _the_end_of_a_waiting_partition_counts() -> AbstractContextManager[object]:
 
 
 def _dropped_records_are_not_read_again() -> AbstractContextManager[object]:
-    look = DependencyWaits.resume_ready
+    resume_ready = DependencyWaits.resume_ready
 
     def without_seeking(self: DependencyWaits, *arguments: object, **named: bool) -> None:
         with patch.object(self._source, "seek", lambda *_: None):
-            look(self, *arguments, **named)  # type: ignore[arg-type]
+            resume_ready(self, *arguments, **named)  # type: ignore[arg-type]
 
     return patch.object(DependencyWaits, "resume_ready", without_seeking)
 

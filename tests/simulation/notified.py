@@ -141,20 +141,20 @@ class Notified(Kind):
         self._topic.consumers.append(consumers)
         notifications = ControlTopicNotifications(consumers, StoredNotifications(store, app_ids, SILENT), clock)
         streams = dict.fromkeys(app_ids, StreamTrigger(Schedule("on-marker"), waits=True, loads_per_minute=30))
-        turns = LoadTrigger(streams, RequestQueue(), clock, Metrics(), notifications)
+        trigger = LoadTrigger(streams, RequestQueue(), clock, Metrics(), notifications)
 
         def now() -> datetime:
             return datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
 
         def load(stop: Callable[[], bool]) -> Sequence[StreamReport]:
             if stop():
-                turns.begin_again()
+                trigger.begin_again()
                 return ()
-            turn = turns.next(now())
-            if turn is None:
+            due = trigger.next(now())
+            if due is None:
                 return ()
-            reports = service.run_pass(stop, turn.app_ids)
-            turns.ended(turn, reports, now(), cut_short=stop())
+            reports = service.run_pass(stop, due.app_ids)
+            trigger.ended(due, reports, now(), cut_short=stop())
             return reports
 
         return load

@@ -63,9 +63,9 @@ class Coordinator:
             self.away_until_ms = world.now_ms + world.rng.choice([5_000, 30_000, 120_000])
             world.note(f"Kafka takes no transactions for {self.away_until_ms - world.now_ms} ms")
 
-    def begin(self, place: DeliveryIdentity, at: Callable[[str], None]) -> SimulatedTransactions:
+    def begin(self, place: DeliveryIdentity, step: Callable[[str], None]) -> SimulatedTransactions:
         """A `common.kafka.delivering.StartsDelivery`."""
-        del at
+        del step
         epoch = self.asked(f"begin {place.transactional_id}", lambda: self._next_epoch(place.transactional_id))
         known = self.asked(f"positions of {place.out_group}", lambda: self._positions(place.out_group))
         return SimulatedTransactions(self, place, epoch, known)

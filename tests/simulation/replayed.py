@@ -176,12 +176,12 @@ class SimulatedReplacer:
         """How many records of the range some tables have and the request does not."""
         filtered = [offset for run in request.content.filtered for offset in range(run.start, run.end)]
 
-        def look() -> int:
+        def count_lost() -> int:
             staged = {place.offset for url in urls for place in self.log.staged(request, url)}
             have = {place.offset for url in urls for place in self._inside(request, url, None)}
             return len(have.difference(staged, filtered))
 
-        return self._asked(f"read {urls[0]}", urls[0], look)
+        return self._asked(f"read {urls[0]}", urls[0], count_lost)
 
     def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         """One commit, of a transaction that began between reading the rows and now."""
@@ -356,7 +356,7 @@ class Replayed(Routed):
             }
         )
         letters = DeadLetterExport(table, _AT_A_TIME)
-        fitting = letters.without_inconvertible([self._work(letters).count(one) for one in letters.ranges("orders")])
+        fitting = letters.without_inconvertible([self._work(letters).count(part) for part in letters.ranges("orders")])
         for asked in fitting.requests("orders"):
             self._note_result(self._work(fitting).stage(asked))
 

@@ -176,17 +176,17 @@ class Shared(Kind):
         self._running: list[tuple[Process, tuple[str, ...]]] = []
 
     def invariants(self) -> SharedInvariants:
-        found = SharedInvariants(STAGE, self.stream, lambda: self.log.tables, kind=self)
-        self.paused.problems = found.problems
-        return found
+        invariants = SharedInvariants(STAGE, self.stream, lambda: self.log.tables, kind=self)
+        self.paused.problems = invariants.problems
+        return invariants
 
     # What the stage says.
 
     @property
     def owner(self) -> str | None:
         """The owner of the topic's plain chains, once it is decided."""
-        found = self.context.bucket.objects.get(OWNER)
-        return None if found is None else str(json.loads(found[0])["owner"])
+        data = self.context.bucket.objects.get(OWNER)
+        return None if data is None else str(json.loads(data[0])["owner"])
 
     def app_id_of(self, chain: TopicPartition) -> str | None:
         """The stream of a chain; None until that is decided."""
@@ -225,7 +225,7 @@ class Shared(Kind):
         return _settings(tuple(names), self._starts)
 
     def read_settings(self, process: Process) -> Settings:
-        self._running = [(one, names) for one, names in self._running if one.alive]
+        self._running = [(running, names) for running, names in self._running if running.alive]
         self._running.append((process, self._names))
         return self.newest()
 

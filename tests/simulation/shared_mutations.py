@@ -57,8 +57,8 @@ def _a_seek_is_one_of_all_chains() -> AbstractContextManager[object]:
     seek = SharedTopicSource.seek
 
     def both(self: SharedTopicSource, partition: TopicPartition, position: Position) -> None:
-        found = self._readers.get(partition)
-        for chain in () if found is None else found[0].chains:
+        reader = self._readers.get(partition)
+        for chain in () if reader is None else reader[0].chains:
             chain.begin(position, None)
         seek(self, partition, position)
 

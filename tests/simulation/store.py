@@ -110,11 +110,11 @@ class SimulatedStore:
         return io.BytesIO(self.read(path) or b"")
 
     def stat(self, path: str) -> StoredObject | None:
-        def look() -> StoredObject | None:
+        def find() -> StoredObject | None:
             stored = self._bucket.objects.get(self._full(path))
             return None if stored is None else StoredObject(path, len(stored[0]), stored[1])
 
-        return self._world.effect(f"stat {_traced(path)}", look)
+        return self._world.effect(f"stat {_traced(path)}", find)
 
     def create(self, path: str, data: bytes) -> CreateOutcome:
         """Exclusive; the same bytes from a request whose answer was lost count as created, as in

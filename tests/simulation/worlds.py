@@ -100,5 +100,5 @@ def kind_of(worlds: Worlds, context: Context) -> Kind:
 def default_kind(seed: int) -> Worlds:
     """The default kind of world of a seed; every other is plain. (The profile is ``seed % 8``.)"""
     kinds = [worlds for worlds in Worlds if worlds is not Worlds.PLAIN]
-    turn = seed // len(PROFILES)
-    return Worlds.PLAIN if turn % 2 == 0 else kinds[turn // 2 % len(kinds)]
+    cycle = seed // len(PROFILES)
+    return Worlds.PLAIN if cycle % 2 == 0 else kinds[cycle // 2 % len(kinds)]
