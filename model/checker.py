@@ -115,7 +115,7 @@ def check(world: World, properties: Properties, broken: str = "nothing", *, time
         except subprocess.TimeoutExpired as error:
             msg = f"TLC is not done after {timeout_s:g} s with {world}"
             raise CheckerError(msg) from error
-    return _result(done.stdout)
+    return _result(done.stdout + done.stderr)
 
 
 def _result(report: str) -> Result:

@@ -1,5 +1,6 @@
 """Import rules that import-linter does not cover, and consistency of the locked packages."""
 
+import ast
 import importlib
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from common.downloads import read_lock
 from delta_loader.spark.pairs import LOCK
+from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.table import TESTS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -131,3 +133,14 @@ def test_critical_module_and_its_tests_exist(module: str) -> None:
     importlib.import_module("tests.mutants.__main__")  # it can be imported
     files = [f"{module.replace('.', '/')}.py", *(path.partition("::")[0] for path in TESTS[module])]
     assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+@pytest.mark.parametrize("module", EQUIVALENT)
+def test_equivalent_mutants_are_of_code_that_exists(module: str) -> None:
+    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8"))
+    scopes = {
+        node.name: ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    changes = [name.partition(" → ")[0].partition(": ") for name in EQUIVALENT[module]]
+    scopes_of = [(scope.rpartition(".")[2], old.removesuffix(":")) for scope, _, old in changes]
+    assert [(scope, old) for scope, old in scopes_of if old not in scopes.get(scope, "")] == []

@@ -13,7 +13,11 @@ PAGES = [
     *(ROOT / "docs").rglob("*.md"),
 ]
 DEVELOPMENT = [
-    *(path for top in ("tests", "model", "demo", "examples") for path in (ROOT / top).rglob("*.py")),
+    *(
+        path
+        for top in ("tests", "model", "demo", "examples", "benchmarks", "devservices")
+        for path in (ROOT / top).rglob("*.py")
+    ),
     *(ROOT / "model").glob("*.tla"),
 ]
 # A word that this project once used, and its replacement.

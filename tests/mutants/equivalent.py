@@ -16,7 +16,13 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "an origin that was read is listed, too: it is never deleted"
         ),
     },
-    "common.stage.chain": {"read_chain: if marker.previous is not None: → if True:": "no segment ends at no marker"},
+    "common.stage.chain": {
+        "read_chain: if marker.previous is not None: → if True:": "no segment ends at no marker",
+        (
+            "emptied: None if manifest.previous is None else empty.get(manifest.previous) → "
+            "None if False else empty.get(manifest.previous)"
+        ): "no marker is at no position",
+    },
     "delta_loader.maintenance.cleaning.rules": {
         "_lines: tally.oldest_ms or 0 → tally.oldest_ms or False": "what is counted has an age",
         "_lines: 0 → 1": "what is counted has an age",
@@ -63,8 +69,11 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_struct.convert: len(given) < len(value) → len(given) <= len(value)": _ONCE,
     },
     "stage_writer.chains": {
+        "StagedChains._bare: below is None or below.manifest is None → below is None or False": (
+            "the marker below is one with content"
+        ),
         "StagedChains._tail: 0 → 1 (2)": "no content is one byte long",
-        "StagedChains._outboxes: self._store.read(path) or b'' → self._store.read(path) or False": (
+        "StagedChains._below: self._store.read(path) or b'' → self._store.read(path) or False": (
             "no content, either way"
         ),
     },

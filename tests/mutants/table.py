@@ -15,7 +15,11 @@ _WINDOWS = f"{_WRITER}/topologies/test_windows.py"
 _STORES = (_WINDOWS, f"{_WRITER}/topologies/test_stores.py", "tests/property/test_state_stores.py::TestHistories")
 TESTS = {
     "common.stage.chain": ("tests/unit/common/stage/test_chain.py", "tests/property/test_chain.py"),
-    "stage_writer.chains": (f"{_WRITER}/stage/test_staging.py", f"{_WRITER}/test_flushes.py"),
+    "stage_writer.chains": (
+        f"{_WRITER}/stage/test_staging.py",
+        f"{_WRITER}/test_flushes.py",
+        "tests/unit/test_emptied_markers.py",
+    ),
     "stage_writer.stage.staging": (
         f"{_WRITER}/stage/test_staging.py",
         f"{_WRITER}/test_flushes.py",

@@ -12,6 +12,7 @@ from common.clock import SystemClock
 from common.errors import MarkerError, UsageError
 from common.ports import ObjectStore
 from common.spans import Position
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.markers import Marker, MarkerName, digest_of, marker_to_bytes
 from stage_writer.chains import StagedChains
 from stage_writer.parquet.buffer import Buffer
@@ -98,6 +99,15 @@ def test_marker_made_by_hand_at_the_end_of_a_chain_gives_up_one_record(
     assert required(StagedChains(store).tail(staging.source(0))).end == 11
     (report,) = loader_for(staging, tables).run_pass()
     assert (dict(report.held), tables.tables[staging.table].transactions) == ({}, {"orders-0": 10})
+
+
+def test_marker_made_by_hand_for_a_recreated_topic_does_not_follow_a_flush_of_the_old_one(
+    staging: Staging, store: ObjectStore
+) -> None:
+    staging.flush(0, 0, 10)
+    store.create(origin_path(staging.source(0), 1), origin_to_bytes(ChainOrigin(Position(0), generation=1, number=1)))
+    empty(staging, store, 10)
+    assert required(StagedChains(store).tail(staging.source(0))).end == 11
 
 
 def test_writer_continues_after_an_emptied_last_marker_that_the_table_has_loaded(
