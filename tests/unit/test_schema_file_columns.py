@@ -286,6 +286,7 @@ def test_columns_default_to_those_of_the_file(stream: dict[str, object], columns
             "from_records, which reads JSON only, but format is avro; write columns: from_schema_file",
         ),
         ({"format": "avro", "schema_file": "x", "columns": "from_schemafile"}, "from_registry, from_schema_file, or"),
+        ({"format": "avro", "schema_file": "x", "columns": "From-schema-file"}, "from_registry, from_schema_file, or"),
     ],
 )
 def test_contradictory_settings_of_the_file_are_refused(stream: dict[str, object], words: str) -> None:
