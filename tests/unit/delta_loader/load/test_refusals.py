@@ -7,8 +7,11 @@ import pytest
 
 from common.errors import BrokerError, TableError
 from common.remedies import CONFIG
+from common.schema import schema_to_json
 from common.spans import Position, Span
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from delta_loader.load.ports import RefusalPorts
+from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import Conflicted, Failed, NotWritten, TableCommit
 from tests.fakes.loading import loader_for, routed_settings_for, settings_for
 from tests.fakes.refusals import CHECK, SOURCE, RefusingTables
@@ -235,7 +238,12 @@ def test_refused_record_missing_from_kafka_holds_its_joined_chain() -> None:
     }
 
 
-def test_refused_record_missing_from_kafka_holds_its_partition(world: RefusingTables) -> None:
+@pytest.mark.parametrize("has_dead_letters", [False, True])
+def test_refused_record_missing_from_kafka_holds_its_partition(
+    world: RefusingTables, *, has_dead_letters: bool
+) -> None:
+    if has_dead_letters:
+        world.create(world.staging.dead_letters, TableShape(schema_to_json(DEAD_LETTER_SCHEMA), ()))
     world.refuses, world.in_kafka = {5, 7}, {7}
     world.staging.flush(0, 4, 10)
     world.staging.flush(1, 0, 5)
