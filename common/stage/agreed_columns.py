@@ -34,7 +34,8 @@ class AgreedColumns:
     formats: Mapping[str, str] = field(default_factory=dict)
     """The forms of values that the columns' types leave open, by path, as `formats` of a stream."""
     schema_ids: tuple[int | str, ...] = ()
-    """The schemas whose fields are among the columns: of a registry their ids or GUIDs, of a file its digest."""
+    """The schemas whose fields are among the columns: of a registry their ids or GUIDs, behind a digest of the settings
+    that they were read by; of a file a digest of its content and of those settings."""
     envelope: str | None = None
     """The `envelope` of the records, where the settings leave it to them."""
 

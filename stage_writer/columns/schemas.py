@@ -5,11 +5,14 @@ Rules:
 1. Of a registry, the schemas that records name count, and the latest of each topic's subject (``<topic>-value``), so
    that the first table has its fields too. A schema of another format is passed over: its records are dead letters.
    A file is read once per process, so that the columns are those of the schema that records are decoded by.
-2. Columns only grow: a later schema adds fields, and widens numbers (`grown`); what it lacks stays, because records of
+2. An id says nothing without its registry, and the part of a schema that has the columns depends on `message` and
+   `envelope`. So ids are agreed on behind a digest of these settings, and after an edit the columns of the same ids are
+   added again. Ids in front of the first digest are of any settings.
+3. Columns only grow: a later schema adds fields, and widens numbers (`grown`); what it lacks stays, because records of
    earlier schemas may follow. With `unknown_fields: evolve`, a column that a field gained before a schema had it keeps
    its type too.
-3. With `envelope: debezium`, the columns are those of the row's image in the event.
-4. Writers agree on each step in the stage, by exclusive create of the next version (common/stage/agreed_columns.py).
+4. With `envelope: debezium`, the columns are those of the row's image in the event.
+5. Writers agree on each step in the stage, by exclusive create of the next version (common/stage/agreed_columns.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,6 +44,7 @@ Columns = tuple[StructType, Mapping[str, str]]
 """Columns, and the forms of values that their types leave open, by path."""
 
 _IMAGE = "after"
+_DIGEST = "sha256:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +52,42 @@ class RegistrySchemas:
     """The schemas of a registry."""
 
     stream: Stream
+    url: str
     open_registry: Callable[[], SchemaRegistry]
     compile_protobuf: Compile
     required: frozenset[SchemaKey] = frozenset()
     """None: those that records name decide."""
 
-    def columns(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> dict[SchemaKey, Columns]:
-        """The columns of the schemas that are not agreed on yet, by their ids (rule 1). Raises RegistryError."""
+    def covered(self, agreed: AgreedColumns) -> frozenset[SchemaKey]:
+        """The schemas whose fields by today's settings are among the columns: ids that follow their digest (rule 2)."""
+        ids: set[SchemaKey] = set()
+        is_of_settings, settings = True, self._settings
+        for key in agreed.schema_ids:
+            if str(key).startswith(_DIGEST):
+                is_of_settings = key == settings
+            elif is_of_settings:
+                ids.add(key)
+        return frozenset(ids)
+
+    def columns(self, covered: frozenset[SchemaKey], ids: frozenset[SchemaKey]) -> dict[SchemaKey, Columns]:
+        """The columns of the schemas that are not ``covered``, by their ids (rule 1). Raises RegistryError."""
         registry, kind = self.open_registry(), self.stream.record.format.upper()
         schemas: dict[SchemaKey, RegisteredSchema] = {}
-        if agreed is None and self.stream.pattern is None:
+        if not covered and self.stream.pattern is None:
             newest = (registry.latest_of(f"{topic}-value") for topic in self.stream.topics)
             schemas = {version[0]: version[1] for version in newest if version is not None and version[1].type == kind}
-        more = sorted(ids.difference(() if agreed is None else agreed.schema_ids, schemas), key=str)
+        more = sorted(ids.difference(covered, schemas), key=str)
         types = registry.types_of(more) if more else {}
         schemas |= {schema: registry.schema_of(schema) for schema in more if types[schema] == kind}
-        return {
+        columns = {
             key: _named_columns(self.stream, f"the schema {key}", schema, self.compile_protobuf)
             for key, schema in schemas.items()
         }
+        return {self._settings: (NO_COLUMNS, {}), **columns} if columns else {}
+
+    @property
+    def _settings(self) -> str:
+        return _digest(self.stream, self.url.encode())
 
 
 @dataclass(frozen=True)
@@ -83,12 +104,12 @@ class FileSchema:
 
     @property
     def required(self) -> frozenset[SchemaKey]:
-        """The digest of the file, and of the settings by which a part of it has the columns."""
-        record = self.stream.record
-        parts = ((record.message or "").encode(), record.envelope.encode(), self.content)
-        return frozenset({f"sha256:{sha256(bytes(1).join(parts)).hexdigest()}"})
+        return frozenset({_digest(self.stream, self.content)})
 
-    def columns(self, _agreed: AgreedColumns | None, _ids: frozenset[SchemaKey]) -> dict[SchemaKey, Columns]:
+    def covered(self, agreed: AgreedColumns) -> frozenset[SchemaKey]:
+        return frozenset(agreed.schema_ids)
+
+    def columns(self, _covered: frozenset[SchemaKey], _ids: frozenset[SchemaKey]) -> dict[SchemaKey, Columns]:
         """The columns of the file, by its digest. Raises ConfigError."""
         name = f"schema_file {self.stream.record.schema_file}"
         columns = _named_columns(self.stream, name, self.content, self.compile_protobuf)
@@ -126,15 +147,16 @@ class SchemaFinder:
                 app_id = self.stream.app_id
                 msg = f"the registry has no {self.stream.record.format} schema yet for the records of {app_id}"
                 raise RegistryError(msg, f"register one, or declare the columns of {app_id}")
-            columns = DiscoveredColumns(self._with(proposed), frozenset(proposed.schema_ids))
+            columns = DiscoveredColumns(self._with(proposed), self.schemas.covered(proposed))
             if proposed is agreed or agree_on(self.stage, proposed):
                 return columns
 
     def _next(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> AgreedColumns | None:
         """The columns with those of more schemas; what is agreed on where these add no schema. Raises RegistryError."""
-        if agreed is not None and ids.issubset(agreed.schema_ids):
+        covered = frozenset[SchemaKey]() if agreed is None else self.schemas.covered(agreed)
+        if covered and ids.issubset(covered):
             return agreed
-        schemas = self.schemas.columns(agreed, ids)
+        schemas = self.schemas.columns(covered, ids)
         if not schemas:
             return agreed
         known, forms = (NO_COLUMNS, {}) if agreed is None else (agreed.columns, agreed.formats)
@@ -145,7 +167,13 @@ class SchemaFinder:
         version, before = (0, ()) if agreed is None else (agreed.version, agreed.schema_ids)
         source, now_ms = self.stream.record.columns.strip(), self.clock.wall_ms()
         return AgreedColumns(
-            self.stream.app_id, version + 1, columns, source, now_ms, dict(formats), (*before, *schemas)
+            self.stream.app_id,
+            version + 1,
+            columns,
+            source,
+            now_ms,
+            dict(formats),
+            (*before, *schemas),
         )
 
     def _gained(self) -> StructType:
@@ -155,6 +183,12 @@ class SchemaFinder:
     def _with(self, agreed: AgreedColumns) -> Stream:
         state = state_of(self.stream, self.open_table)
         return columns_as_agreed(self.stream, agreed, state)
+
+
+def _digest(stream: Stream, source: bytes) -> str:
+    """Of the settings by which a part of a schema has the columns, and of a file's content, or a registry's URL."""
+    parts = ((stream.record.message or "").encode(), stream.record.envelope.encode(), source)
+    return f"{_DIGEST}{sha256(bytes(1).join(parts)).hexdigest()}"
 
 
 def _named_columns(stream: Stream, name: str, schema: RegisteredSchema | bytes, compile_protobuf: Compile) -> Columns:
@@ -193,7 +227,7 @@ def _of_messages(stream: Stream, schema: RegisteredSchema | bytes, compile_proto
 
 
 def joined(known: Columns, more_columns: Iterable[Columns]) -> Columns:
-    """Columns that have grown by others, one after the other (rule 2)."""
+    """Columns that have grown by others, one after the other (rule 3)."""
     columns, formats = known
     for later, more in more_columns:
         new = {path: form for path, form in more.items() if type_at(columns, path_steps(path)) is None}
@@ -202,7 +236,7 @@ def joined(known: Columns, more_columns: Iterable[Columns]) -> Columns:
 
 
 def grown(known: StructType, later: StructType) -> StructType:
-    """The columns with the fields of ``later`` that they lack, and with its numbers where these are wider (rule 2)."""
+    """The columns with the fields of ``later`` that they lack, and with its numbers where these are wider (rule 3)."""
     wider = tuple(
         field if (new := later.field(field.name)) is None else replace(field, type=_wider(field.type, new.type))
         for field in known

@@ -31,6 +31,7 @@ class ColumnsOfStreams:
         stage = stage_store(settings)
         open_table = table_stores(settings)
         sample, open_registry = partial(sample_records, settings), partial(_registry, settings, clock)
+        registry_url = str(settings.schema_registry.get("url", ""))
         self._finders: dict[str, FindsColumns] = {}
         self._files: dict[str, FileSchema] = {}
         for stream in settings.streams:
@@ -38,7 +39,7 @@ class ColumnsOfStreams:
                 case None:
                     continue
                 case ColumnsFrom.REGISTRY:
-                    schemas = RegistrySchemas(stream, open_registry, compile_protobuf)
+                    schemas = RegistrySchemas(stream, registry_url, open_registry, compile_protobuf)
                     finder: FindsColumns = SchemaFinder(schemas, stage, open_table, clock)
                 case ColumnsFrom.SCHEMA_FILE:
                     self._files[stream.app_id] = file = FileSchema(stream, compile_protobuf)

@@ -21,7 +21,7 @@ from common.protoc import compile_protobuf
 from common.schema import parse_ddl, to_ddl
 from common.settings import Stream
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.agreed_columns import agreed_columns
+from common.stage.agreed_columns import AgreedColumns, agree_on, agreed_columns
 from common.storage.store import FsspecStore
 from devservices.schema_registry import Registry, running_registry
 from stage_writer.columns.finding import columns_text
@@ -62,7 +62,7 @@ class RegistryWorld(World):
         )
 
     def registry_finder(self) -> SchemaFinder:
-        schemas = RegistrySchemas(self.settings.streams[0], self.open_registry, compile_protobuf)
+        schemas = RegistrySchemas(self.settings.streams[0], self.registry.url, self.open_registry, compile_protobuf)
         return SchemaFinder(schemas, self.stage, FsspecStore, self.clock)
 
     def follower(self, partition: TopicPartition = FIRST) -> Writer:
@@ -87,6 +87,11 @@ class RegistryWorld(World):
                 rows = pq.read_table(f"{self.settings.streams[0].table}/{file.path}").to_pylist()
                 values += [row.get(column) for row in rows]
         return values
+
+    def schema_ids(self) -> list[int | str]:
+        """The ids of the registry's schemas whose fields are among the columns."""
+        agreed = required(agreed_columns(self.stage, "orders"))
+        return [key for key in agreed.schema_ids if isinstance(key, int)]
 
     def order(self, schema_id: int, **values: object) -> bytes:
         out = io.BytesIO()
@@ -201,7 +206,7 @@ def test_new_field_has_its_column_from_its_first_record(tmp_path: Path, registry
     assert world.staged() == [before + rescue, before + rescue, after + rescue]
     assert world.staged_values("price") == [None, None, 1.5, None]
     assert world.counted() == (4, 0)
-    assert required(agreed_columns(world.stage, "orders")).schema_ids == (old_id, new_id)
+    assert world.schema_ids() == [old_id, new_id]
     restarted = world.follower(SECOND)
     asked = len(registry.requests)
     restarted.produce(message(new_id, id=5, price=2.5))
@@ -221,7 +226,7 @@ def test_subject_s_latest_schema_is_among_the_first_columns(tmp_path: Path, regi
     writer.produce(world.order(old, id=1, gone="x"))
     wait_for_staged(world, 1, writer)
     assert world.staged() == ["id BIGINT, new STRING, gone STRING"]
-    assert required(agreed_columns(world.stage, "orders")).schema_ids == (latest, old)
+    assert world.schema_ids() == [latest, old]
 
 
 def test_writers_that_meet_schemas_in_different_orders_agree_on_columns(tmp_path: Path, registry: Registry) -> None:
@@ -441,6 +446,68 @@ def test_columns_are_of_one_message_and_other_messages_are_dead_letters(
     (letter,) = pq.read_table(f"{world.settings.streams[0].dead_letters}/{letters}").to_pylist()
     assert letter["value"] == frame(schema, refused[0])
     assert refused[1] in letter["error"]
+
+
+def restarted(world: RegistryWorld, **stream: object) -> Writer:
+    """The stream's writer, after an edit of these settings."""
+    world.stream_settings |= stream
+    writer = world.follower()
+    writer.group.values += [b""] * world.counted()[0]
+    return writer
+
+
+def test_another_message_of_the_same_schema_adds_its_columns(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry, format="protobuf")
+    schema = world.registered(TWO, "PROTOBUF")
+    for count, (message, record) in enumerate({"Address": ADDRESS, "Order": ORDER}.items(), 1):
+        writer = restarted(world, message=message)
+        writer.produce(frame(schema, record))
+        wait_for_staged(world, count, writer)
+    assert world.staged() == ["city STRING", "city STRING, id BIGINT"]
+    assert (world.staged_values("city"), world.staged_values("id")) == (["a", None], [None, 5])
+    assert world.schema_ids() == [schema, schema]
+    requests = len(registry.requests)
+    writer = restarted(world, message="Address")
+    world.registry_finder().find(frozenset({schema}))
+    assert len(registry.requests) == requests, "these columns are agreed on"
+
+
+def test_another_envelope_of_the_same_schemas_adds_their_columns(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry)
+    rows = [avro(("id", "int"), *more, name="Row") for more in ((), (("tier", "string"),))]
+    events = [avro(("after", json.loads(row)), ("op", "string")) for row in rows]
+    old_id, new_id = (world.registered(event) for event in events)
+    for staged, envelope in ((0, "plain"), (2, "debezium")):
+        writer = restarted(world, envelope=envelope)
+        writer.produce(world.order(old_id, after={"id": 7}, op="c"))
+        wait_for_staged(world, staged + 1, writer)
+        writer.produce(world.order(new_id, after={"id": 8, "tier": "gold"}, op="c"))
+        wait_for_staged(world, staged + 2, writer)
+    assert world.staged_values("id") == [None, None, 7, 8]
+    assert world.staged_values("tier") == [None, None, None, "gold"]
+
+
+def test_same_id_of_another_registry_adds_its_columns(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry)
+    with running_registry() as other:
+        registries = ((registry, "a", "a INT"), (other, "b", "a INT, b INT"))
+        for count, (world.registry, name, columns) in enumerate(registries, 1):
+            schema = world.registered(avro((name, "int")), subject="orders-value")
+            assert required(world.registry_finder().preview()).record.columns == columns
+            writer = restarted(world)
+            writer.produce(world.order(schema, **{name: 5}))
+            wait_for_staged(world, count, writer)
+    assert world.staged() == ["a INT", "a INT, b INT"]
+    assert world.staged_values("b") == [None, 5]
+    assert world.schema_ids() == [schema, schema]
+
+
+def test_columns_agreed_on_without_a_digest_are_not_derived_again(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry, message="Order", format="protobuf")
+    older = AgreedColumns("orders", 1, parse_ddl("id BIGINT"), "from_registry", 0, {}, (1,))
+    assert agree_on(world.stage, older)
+    assert world.registry_finder().find(frozenset({1})).stream.record.columns == "id BIGINT"
+    assert (required(agreed_columns(world.stage, "orders")), registry.requests) == (older, [])
 
 
 def test_event_schema_without_images_is_refused() -> None:
