@@ -82,7 +82,7 @@ class Outage:
         self.forget(partition)
 
     def forget(self, partition: TopicPartition) -> None:
-        """What failed before is over: it may have been another writer's since."""
+        """Earlier failures no longer count: another writer may have had the partition since."""
         self._partitions_since_s.pop(partition, None)
 
 
