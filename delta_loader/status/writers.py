@@ -77,10 +77,10 @@ class KafkaAnswers:
 
 def held_by_writers(chains: Chains, answers: KafkaAnswers) -> dict[TopicPartition, Held]:
     held: dict[TopicPartition, Held] = {}
+    partitions = frozenset(answers.partitions)
+    topics = {partition.topic for partition in partitions}
     for partition, seen in chains.seen.items():
-        is_gone = any(partition.topic == other.topic for other in answers.partitions) and (
-            partition not in answers.partitions  # no writer has one that the new topic lacks
-        )
+        is_gone = partition.topic in topics and partition not in partitions  # of a topic created again
         topic_id = None if is_gone else ids_together(partition.topic, answers.topic_ids)
         reason = topic_recreated(partition, seen.topic_id, topic_id)
         if reason is None and seen.ends:
