@@ -167,13 +167,7 @@ class SchemaFinder:
         version, before = (0, ()) if agreed is None else (agreed.version, agreed.schema_ids)
         source, now_ms = self.stream.record.columns.strip(), self.clock.wall_ms()
         return AgreedColumns(
-            self.stream.app_id,
-            version + 1,
-            columns,
-            source,
-            now_ms,
-            dict(formats),
-            (*before, *schemas),
+            self.stream.app_id, version + 1, columns, source, now_ms, dict(formats), (*before, *schemas)
         )
 
     def _gained(self) -> StructType:

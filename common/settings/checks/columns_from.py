@@ -26,16 +26,15 @@ def check_columns_from(stream: Stream) -> None:
     source = stream.record.columns_from
     if source is None:
         return
-    given = f"columns is {source.value}"
-    if source is default_source(dict(stream.record)):
-        given += " (the default)"
+    default = default_source(dict(stream.record))
+    given = f"columns is {source.value}{' (the default)' if source is default else ''}"
     if stream.topology is not None:
         refuse(
             f"{given}, but a topology makes the rows; write the table's columns, as in CREATE TABLE: "
             "columns: id BIGINT, name STRING"
         )
     if source is ColumnsFrom.RECORDS:
-        _check_inferred(stream)
+        _check_inferred(stream, default)
         return
     if source in FROM_SCHEMAS:
         _check_of_schemas(stream, source, given)
@@ -53,11 +52,11 @@ def check_columns_from(stream: Stream) -> None:
         )
 
 
-def _check_inferred(stream: Stream) -> None:
+def _check_inferred(stream: Stream, default: ColumnsFrom) -> None:
     if stream.record.format != "json":
         refuse(
             f"columns is from_records, which reads JSON only, but format is {stream.record.format}; write columns: "
-            f"{default_source(dict(stream.record)).value}, or the columns as in CREATE TABLE"
+            f"{default.value}, or the columns as in CREATE TABLE"
         )
 
 
