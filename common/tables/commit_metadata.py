@@ -135,7 +135,7 @@ class _Stored(BaseModel):
 
 
 def not_first(generations: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The counts that are not 0; a missing count means 0."""
+    """The generations that are not 0; a missing one is 0."""
     return {partition: generation for partition, generation in generations.items() if generation}
 
 
