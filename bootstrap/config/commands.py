@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -48,7 +49,7 @@ def init(
 ) -> None:
     """Sample topics and write a commented config. Asks for missing options on a terminal.
 
-    Commits nothing to Kafka, and writes no record value.
+    Commits no offsets, and writes no values of records.
     """
     written = str(output) != "-"
     if written and output.exists() and not force:
@@ -59,8 +60,8 @@ def init(
     given = {"bootstrap.servers": given.pop("bootstrap.servers"), **given}
     properties = {key: str(substituted(value, ("kafka", key), os.environ)) for key, value in given.items()}
     chosen = topics or _chosen(topics_of(properties))
-    where = _asked_url(stage_url, "--stage-url", "URL of the stage, for markers (s3://lake/stage)")
-    tables_root = _asked_url(tables_url, "--tables-url", "URL below which tables lie (s3://lake/tables)")
+    where = _asked_url(stage_url, "--stage-url", "URL of the stage, for markers and new files (s3://lake/stage)")
+    tables_root = _asked_url(tables_url, "--tables-url", "URL of the folder for tables (s3://lake/tables)")
     with progress("messages", records * len(chosen)) as advance:
         samples = [sample_of(properties, topic, records, advance) for topic in chosen]
     file = output.name if written else "pipeline.yaml"
@@ -84,24 +85,33 @@ def _properties(given: Sequence[str]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _prompted(value: str | None, option: str, question: str) -> str:
+def _prompted(value: str | None, option: str, question: str, parse: Callable[[str], str] = str) -> str:
     if value:
         return value
     if not is_interactive():
         msg = f"{option} is missing"
         raise UsageError(msg, "add it; on a terminal it is asked for")
-    reply: str = typer.prompt(question)
+    reply: str = typer.prompt(question, value_proc=parse, err=True)
     return reply
 
 
 def _asked_url(value: str | None, option: str, question: str) -> str:
-    """The same for a URL. Raises UsageError for an invalid one; one with a reference is checked in the draft."""
-    url = _prompted(value, option, question)
+    """The same for a URL. Raises UsageError for an invalid option; a URL with a reference is checked in the draft."""
+    url = _prompted(value, option, question, _parsed_url)
+    try:
+        return _parsed_url(url)
+    except typer.BadParameter as error:
+        msg = f"{option}: {error.message}"
+        raise UsageError(msg, "use the URL of a store, or an absolute path") from None
+
+
+def _parsed_url(url: str) -> str:
+    """Raises typer.BadParameter, after which a prompt asks again."""
     try:
         return url if "${" in url else require_url(url)
     except ValueError as error:
-        msg = f"{option}: {url!r} {error}"
-        raise UsageError(msg, "use the URL of a store, or an absolute path") from None
+        msg = f"{url!r} {error}"
+        raise typer.BadParameter(msg) from None
 
 
 def _chosen(topics: Mapping[str, int]) -> list[str]:
@@ -114,13 +124,20 @@ def _chosen(topics: Mapping[str, int]) -> list[str]:
         raise UsageError(msg, f"Kafka has {', '.join(names[:20])}{' …' if len(names) > 20 else ''}")  # noqa: PLR2004
     for index, name in enumerate(names, start=1):
         typer.echo(f"{index:4}  {name}  ({topics[name]} partitions)", err=True)
-    reply: str = typer.prompt("Topics, by number or name, with commas between")
+    chosen: list[str] = typer.prompt(
+        "Topics, by number or name, separated by commas", value_proc=partial(_parsed_topics, names), err=True
+    )
+    return chosen
+
+
+def _parsed_topics(names: Sequence[str], reply: str) -> list[str]:
+    """Raises typer.BadParameter, after which the prompt asks again."""
     words = [word.strip() for word in reply.split(",") if word.strip()]
     chosen = [names[int(word) - 1] if word.isdecimal() and 0 < int(word) <= len(names) else word for word in words]
-    unknown = [name for name in chosen if name not in topics]
+    unknown = [name for name in chosen if name not in names]
     if unknown or not chosen:
-        msg = f"there is no topic {unknown[0]!r}" if unknown else "no topic was chosen"
-        raise UsageError(msg, "choose from the list")
+        msg = f"Kafka has no topic {unknown[0]!r}; choose from the list" if unknown else "choose at least one topic"
+        raise typer.BadParameter(msg)
     return chosen
 
 

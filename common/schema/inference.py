@@ -24,7 +24,6 @@ from enum import StrEnum
 from common.errors import SchemaError
 from common.schema import parse_ddl, quote_name
 from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
-from common.sizes import counted
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?[0-5]\d)?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -254,7 +253,7 @@ class _Inference:
         if kinds <= _NUMBERS:
             return Primitive.DOUBLE
         if kinds <= _TEXTS:
-            return self._text(kinds, path)
+            return self._text(shape, kinds, path)
         words = ", ".join(sorted(kind.value for kind in kinds))
         self.notes.append(f"{_path(path)} holds values of several kinds ({words}): kept as their JSON text")
         return self._any(path)
@@ -262,8 +261,8 @@ class _Inference:
     def _note_odd(self, shape: JsonShape, kinds: set[JsonKind], path: tuple[str, ...]) -> None:
         """Report the few odd values (rule 1), and the type that accepts all."""
         odd = {kind: count for kind, count in shape.kinds.items() if kind not in kinds}
-        words = ", ".join(counted(count, kind.value) for kind, count in sorted(odd.items()))
-        usual = ", ".join(counted(shape.kinds[kind], kind.value) for kind in sorted(kinds))
+        words = ", ".join(f"{count:,} × {kind.value}" for kind, count in sorted(odd.items()))
+        usual = ", ".join(f"{shape.kinds[kind]:,} × {kind.value}" for kind in sorted(kinds))
         self.notes.append(f"{_path(path)} holds {usual}; these would be dead letters: {words}")
         every = set(shape.kinds)
         if every <= _NUMBERS:
@@ -289,16 +288,18 @@ class _Inference:
         self.notes.append(f"{_path(path)} has numbers beyond any type: kept as their JSON text")
         return self._any(path)
 
-    def _text(self, kinds: set[JsonKind], path: tuple[str, ...]) -> DataType:
+    def _text(self, shape: JsonShape, kinds: set[JsonKind], path: tuple[str, ...]) -> DataType:
         if kinds == {JsonKind.DAY}:
-            self.notes.append(f"{_path(path)} was always a date as text; STRING would accept any text")
-            return Primitive.DATE
-        if kinds <= _TIMES:
-            zoned = JsonKind.ZONED in kinds
-            what = "a timestamp" if zoned else "a timestamp without a time zone"
+            inferred_type, what = Primitive.DATE, "a date"
+        elif kinds <= _TIMES and JsonKind.ZONED in kinds:
+            inferred_type, what = Primitive.TIMESTAMP, "a timestamp"
+        elif kinds <= _TIMES:
+            inferred_type, what = Primitive.TIMESTAMP_NTZ, "a timestamp without a time zone"
+        else:
+            return Primitive.STRING
+        if kinds == set(shape.kinds):  # the odd values are in a note of their own
             self.notes.append(f"{_path(path)} was always {what} as text; STRING would accept any text")
-            return Primitive.TIMESTAMP if zoned else Primitive.TIMESTAMP_NTZ
-        return Primitive.STRING
+        return inferred_type
 
 
 def why_no_column(name: str, taken: Mapping[str, str]) -> str | None:

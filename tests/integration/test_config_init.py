@@ -94,17 +94,22 @@ def test_missing_options_are_asked_for_on_a_terminal(
     child = subprocess.Popen(command, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)
     seen = ""
-    answers = {
-        "Kafka at": kafka.bootstrap_servers,
-        "Topics, by number or name": topic,
-        "URL of the stage": f"{tmp_path}/stage",
-        "URL below which tables lie": f"{tmp_path}/tables",
-    }
-    for question, answer in answers.items():
+    answers = (
+        ("Kafka at", kafka.bootstrap_servers),
+        ("Topics, by number or name", f"{topic}-misspelt"),
+        ("Kafka has no topic", ""),
+        ("Topics, by number or name", topic),
+        ("URL of the stage", "lake/stage"),
+        ("is a relative path", ""),
+        ("URL of the stage", f"{tmp_path}/stage"),
+        ("URL of the folder for tables", f"{tmp_path}/tables"),
+    )
+    for question, answer in answers:
         while question not in seen:
             seen += os.read(person, 4096).decode()
         seen = seen.partition(question)[2]
-        os.write(person, f"{answer}\n".encode())
+        if answer:
+            os.write(person, f"{answer}\n".encode())
     with contextlib.suppress(OSError):  # the terminal is closed when the program has ended
         while text := os.read(person, 4096):
             seen += text.decode()

@@ -6,6 +6,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from bootstrap.__main__ import app
 from bootstrap.config.draft import Answers, Draft, draft
@@ -82,12 +83,12 @@ def test_values_of_mixed_types_are_kept_as_json_text(values: tuple[object, ...],
 @pytest.mark.parametrize(
     ("usual", "odd", "expected", "counted", "alternative"),
     [
-        (7, 1.5, "BIGINT", "1 number", "value DOUBLE would accept all"),
-        (7, "x", "BIGINT", "1 text", "value STRING, with formats: {value: json} would accept all"),
-        ("2026-03-31T03:17:37Z", "soon", "TIMESTAMP", "1 text", "value STRING would accept all"),
-        ("2026-03-31", "2026-02-30", "DATE", "1 text", "value STRING would accept all"),
-        ("x", {"a": 1}, "STRING", "1 object", "value STRING, with formats: {value: json} would accept all"),
-        ({"a": 1}, [1], "STRUCT<a: BIGINT>", "1 array", "value STRING, with formats: {value: json} would accept all"),
+        (7, 1.5, "BIGINT", "1 × number", "value DOUBLE would accept all"),
+        (7, "x", "BIGINT", "1 × text", "value STRING, with formats: {value: json} would accept all"),
+        ("2026-03-31T03:17:37Z", "soon", "TIMESTAMP", "1 × text", "value STRING would accept all"),
+        ("2026-03-31", "2026-02-30", "DATE", "1 × text", "value STRING would accept all"),
+        ("x", {"a": 1}, "STRING", "1 × object", "value STRING, with formats: {value: json} would accept all"),
+        ({"a": 1}, [1], "STRUCT<a: BIGINT>", "1 × array", "value STRING, with formats: {value: json} would accept all"),
         (True, None, "BOOLEAN", None, None),
         (1.5, 7, "DOUBLE", None, None),
     ],
@@ -101,6 +102,31 @@ def test_one_odd_value_in_a_thousand_is_reported_and_changes_no_type(
     assert ("would be dead letters" in drafted_config.text) == (counted is not None)
     for text in (counted, alternative):
         assert text is None or f"{text}" in drafted_config.text
+    assert "was always" not in drafted_config.text
+
+
+@pytest.mark.parametrize(("value", "expected"), [("2026-03-31T03:17:37Z", "a timestamp"), ("2026-03-31", "a date")])
+def test_times_in_every_record_are_noted(value: str, expected: str) -> None:
+    assert f"value was always {expected} as text" in drafted({"value": value}, {"value": value})[0].text
+
+
+def test_prompts_ask_again_after_an_invalid_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sample = sampled("orders", 4, messages({"id": 1}))
+    monkeypatch.setattr("bootstrap.config.commands.is_interactive", lambda: True)
+    monkeypatch.setattr("bootstrap.config.commands.topics_of", lambda _: {"orders": 4, "returns": 1})
+    monkeypatch.setattr("bootstrap.config.commands.sample_of", lambda *_: sample)
+    answers = ["localhost:9092", "returned", ",", "1", "lake/stage", "/lake/stage", "s3:/lake", "/lake/tables"]
+    file = tmp_path / "pipeline.yaml"
+    result = CliRunner().invoke(app, ["config", "init", str(file)], input="".join(f"{line}\n" for line in answers))
+    assert result.exit_code == 0, result.output
+    refusals = (
+        "Kafka has no topic 'returned'",
+        "at least one topic",
+        "'lake/stage' is a relative",
+        "'s3:/lake' is not",
+    )
+    assert all(text in result.output for text in refusals)
+    assert "topics: [orders]" in file.read_text("utf-8")
 
 
 def test_two_odd_values_in_a_hundred_change_the_type() -> None:
