@@ -12,7 +12,7 @@ Rules:
    that differs, and says that the ones before it are not proved.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from common.remedies import CONFIG, repair
 from common.spans import Span, TopicPartition
@@ -35,14 +35,25 @@ def staged_spans(ranges: Iterable[OffsetRange]) -> list[Span]:
     return joined
 
 
-def other_topic(tables: Tables, partition: TopicPartition, topic_id: str | None) -> Finding | None:
-    """A fault if the table's position is of a topic other than the one that Kafka has, whose id is ``topic_id``."""
+def other_topic(
+    tables: Tables, partition: TopicPartition, topic_id: str | None, has_partition: Callable[[TopicPartition], bool]
+) -> Finding | None:
+    """A fault if the table's position is of a topic other than the one that Kafka has, whose id is ``topic_id``.
+
+    A partition that the other topic does not have can get no new chain: nothing is wrong, and nothing can be compared.
+    """
     loaded = tables.rows.topic_ids.get(partition)
     if loaded is None or topic_id is None or loaded == topic_id:
         return None
     text = (
         f"the table has {partition} up to {tables.rows.positions[partition]} of a topic with the id {loaded}, and the "
-        f"topic {partition.topic} in Kafka is a different one, with the id {topic_id}: its records were not compared "
+        f"topic {partition.topic} in Kafka is a different one, with the id {topic_id}"
+    )
+    if not has_partition(partition):
+        text += ", without this partition: its records were not compared"
+        return Finding(Verdict.UNPROVED, "other_topic", text, tables.url, partition)
+    text += (
+        ": its records were not compared "
         f"→ load what is staged (`delta-loader run {CONFIG} --once`), and start a new chain at Kafka's first record: "
         f"`{repair('restart', partition, None, '--yes')}`"
     )

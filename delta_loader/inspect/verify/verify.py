@@ -121,6 +121,8 @@ class KafkaRecords(Protocol):
 
     def timestamp_ms(self, partition: TopicPartition, offset: int) -> int | None: ...
 
+    def partitions(self, topic: str) -> list[TopicPartition]: ...
+
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The id of each existing topic; None from a broker without topic ids."""
 
@@ -262,10 +264,16 @@ class Verifier:
         """The Kafka partitions whose topic is not the one that the table has rows of (rule 6)."""
         if self.kafka is None:
             return {}
-        partitions = tables.rows.positions
-        ids = self.kafka.topic_ids({topic for partition in partitions for topic in topics_of(partition.topic)})
+        partitions, kafka = tables.rows.positions, self.kafka
+        ids = kafka.topic_ids({topic for partition in partitions for topic in topics_of(partition.topic)})
         findings = {
-            partition: other_topic(tables, partition, ids_together(partition.topic, ids)) for partition in partitions
+            partition: other_topic(
+                tables,
+                partition,
+                ids_together(partition.topic, ids),
+                lambda chain: all(each in kafka.partitions(each.topic) for each in inputs_of(chain)),
+            )
+            for partition in partitions
         }
         return {partition: finding for partition, finding in findings.items() if finding is not None}
 

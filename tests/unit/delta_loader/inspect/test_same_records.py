@@ -77,14 +77,19 @@ class Record:
 class Kafka(KafkaOffsets):
     """The real reader over records given by the test."""
 
-    def __init__(self, *records: Record, topic_id: str | None = "one") -> None:
+    def __init__(self, *records: Record, topic_id: str | None = "one", has_partition: bool = True) -> None:
         self.sent = records
+        self._has_partition = has_partition
         self._topic_id = topic_id
         self.was_read = False
 
     def ends(self, partition: TopicPartition) -> tuple[Position, Position]:
         assert partition == MINE
         return Position(self.sent[0].own_offset), Position(self.sent[-1].own_offset + 1)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        assert topic == MINE.topic
+        return [MINE] if self._has_partition else []
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         return dict.fromkeys(topics, self._topic_id)
@@ -195,6 +200,16 @@ def test_topic_with_another_id_is_a_fault_and_its_records_are_not_read() -> None
     assert "of a topic with the id one" in fault.text
     assert "is a different one, with the id two" in fault.text
     assert "--topic orders --partition 0 --yes`" in fault.text
+    assert not report.partitions[0].proved
+
+
+def test_partition_that_the_other_topic_does_not_have_is_not_a_fault() -> None:
+    report = verified(Table(times()), Kafka(*records(times()), topic_id="two", has_partition=False))
+    (finding,) = [finding for finding in report.findings if finding.kind == "other_topic"]
+    assert finding.verdict is Verdict.UNPROVED
+    assert "without this partition" in finding.text
+    assert "restart" not in finding.text
+    assert report.is_clean
     assert not report.partitions[0].proved
 
 
