@@ -311,11 +311,18 @@ def replay(
 def _replay_dead_letters(settings: Settings, dead_letters: DeadLetterExport, *, yes: bool, as_json: bool) -> None:
     """Replay dead letters from their own bytes, stream by stream and topic by topic."""
     StageTopicOwners(settings, stage_store(settings), make=False).read_all()
-    parts = [
-        (replayable(settings, chain), chain, part)
-        for app_id, part in dead_letters.by_stream().items()
-        for chain in chains_of_letters(settings, app_id, part.topics())
-    ]
+    by_stream = dead_letters.by_stream()
+    try:
+        parts = [
+            (replayable(settings, chain), chain, part)
+            for app_id, part in by_stream.items()
+            for chain in chains_of_letters(settings, app_id, part.topics())
+        ]
+    except UsageError as error:
+        if len(by_stream) == 1:
+            raise
+        others = f"for the other streams, run `delta-loader dead-letters replay {CONFIG}` with the --stream of each"
+        raise UsageError(error.problem, f"{error.remedy}; {others}") from None
     everything: list[Replayed] = []
     for stream, chain, part in parts:
         converter = _converter_now(settings, stream, yes=yes)

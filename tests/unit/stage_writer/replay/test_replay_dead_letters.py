@@ -219,3 +219,24 @@ def test_dead_letters_of_a_shared_topic_are_replayed_into_their_own_tables(
     assert all(line in shown for line in expected)
     requests = {path.parent.parent.name for path in (tmp_path / "stage").rglob("*.replace")}
     assert requests == ({line.partition("/")[0] for line in expected} if code == 0 else set())
+
+
+@pytest.mark.parametrize("app_ids", [["audit"], ["orders", "audit"]])
+def test_refusal_of_one_stream_says_how_to_replay_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], app_ids: list[str]
+) -> None:
+    topics = {"orders": "orders", "audit": "clicks"}
+    letters = export(tmp_path, [(topics[app_id], 0, 4) for app_id in app_ids])
+    pq.write_table(pq.read_table(letters).append_column("app_id", pa.array(app_ids)), letters)
+    config = config_file(tmp_path)
+    content = yaml.safe_load(config.read_text("utf-8"))
+    (stream,) = content["streams"]
+    merged = {"app_id": "audit", "topics": ["clicks"], "load": "merge", "merge": {"keys": ["id"]}}
+    urls = {"table": f"{tmp_path}/tables/audit", "dead_letters": f"{tmp_path}/tables/audit_dead"}
+    content["streams"] = [stream | {"app_id": "orders"}, stream | merged | urls]
+    config.write_text(yaml.safe_dump(content), "utf-8")
+    assert run(app, ["replay", str(config), "--letters", str(letters), "--yes"]) == 2
+    error = capfd.readouterr().err
+    assert "the stream 'audit' merges change events" in error
+    assert ("with the --stream of each" in error) == (len(app_ids) > 1)
+    assert not list((tmp_path / "stage").rglob("*.replace"))
