@@ -503,6 +503,15 @@ def test_partition_added_while_another_writer_starts_the_topic_is_staged_from_ze
     assert world.spans(SECOND) == [(0, 3)]
 
 
+def test_added_partition_is_staged_from_zero_although_another_topic_starts_at_its_end(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5}, "latest", topics=["orders", "payments"])
+    world.steps()
+    world.group.ends |= {SECOND: 3, TopicPartition(Topic("payments"), Partition(0)): 7}
+    world.writer = world.new_writer()
+    world.steps()
+    assert world.spans(SECOND) == [(0, 3)]
+
+
 def test_start_at_a_timestamp_is_kept_after_a_restart(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5}, "2024-01-01T00:00:00Z")
     world.steps()
