@@ -81,6 +81,8 @@ class LonelyMember:
     """The timestamp of all records, until a test replaces them."""
     expected: dict[TopicPartition, LastRecord] = field(default_factory=dict)
     reported: dict[TopicPartition, Position] = field(default_factory=dict)
+    beyond_is: str = TRUNCATED
+    """The reason of the fault for a partition that ends before the position it is read from."""
     others: dict[TopicPartition, float] = field(default_factory=dict)
     """Partitions of another member, each until a time."""
 
@@ -106,7 +108,7 @@ class LonelyMember:
             }
         readable = [partition for partition in self.positions if partition not in self.paused]
         beyond = [partition for partition in readable if self._is_beyond(partition)]
-        faults = [PartitionFault(partition, "out of range", "", TRUNCATED) for partition in beyond]
+        faults = [PartitionFault(partition, "out of range", "", self.beyond_is) for partition in beyond]
         readable = [partition for partition in readable if partition not in beyond]
         lost = [partition for partition in readable if self._is_lost(partition)]
         faults += [PartitionFault(partition, "records are lost", "", TRUNCATED) for partition in lost]

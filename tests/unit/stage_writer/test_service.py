@@ -29,7 +29,7 @@ from stage_writer.loop import StageWriter
 from stage_writer.notifications.notifier import NO_NOTIFIER, LoaderNotifier, NotificationTopic
 from stage_writer.outbox.ports import NO_OUTLETS, Outlets
 from stage_writer.outbox.records import outgoing_from_bytes
-from stage_writer.ports import Polled
+from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, Polled
 from stage_writer.runtime import Attachments
 from stage_writer.stage.staging import NewFile, ObjectStage
 from stage_writer.stage.table_compatibility import TableCompatibility
@@ -341,12 +341,26 @@ def test_records_of_a_recreated_topic_are_never_claimed(tmp_path: Path, records:
     world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps(1)
     assert world.writer.snapshot().held[FIRST] is held, "held without a retry while nothing has changed"
+    assert world.group.paused == {FIRST}
     write_origin(world, FIRST, ChainOrigin(Position(0), 1, "second"))  # as `bootstrap restart` does
     world.store.delete([MarkerName(FIRST, Position(0)).path])
     world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps(40)
     assert world.chain() == [(0, records, "second", 1)]
     assert world.problems() == ""
+
+
+def test_new_chain_of_a_recreated_topic_may_start_where_the_old_one_ended(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    world.group.ids[ORDERS] = "second"
+    world.group.ends[FIRST] = 25
+    world.steps(4)
+    write_origin(world, FIRST, ChainOrigin(Position(10), 1, "second"))
+    world.store.delete([MarkerName(FIRST, Position(0)).path])
+    world.clock.now_s += CHECK_HELD_EVERY_S
+    world.steps(40)
+    assert world.chain() == [(10, 25, "second", 1)]
 
 
 def test_new_owner_reads_nothing_from_a_recreated_topic(tmp_path: Path) -> None:
@@ -383,10 +397,26 @@ def test_marker_ahead_of_kafka_holds_its_partition_until_kafka_catches_up(
     assert world.spans() == staged
 
 
-@pytest.mark.parametrize("id_was", ["first", None])
-def test_topic_shorter_than_its_chain_stays_held_after_it_grows(tmp_path: Path, id_was: str | None) -> None:
-    """Also if the chain was staged from a broker without topic ids."""
+def test_marker_ahead_of_kafka_waits_for_a_repair_once_kafka_has_lost_its_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(tmp_path, {FIRST: 10})
+    world.store.write(f"done/{FIRST.topic}/{FIRST.partition}/41.done", b"")
+    world.steps()
+    world.group.ends[FIRST] = 60
+    monkeypatch.setattr(LonelyMember, "resolve", lambda *_: Position(50))
+    world.clock.now_s += CHECK_HELD_EVERY_S
+    world.steps()
+    assert "out of range" in world.problems()
+
+
+@pytest.mark.parametrize(("id_was", "reason"), [("first", TRUNCATED), (None, TRUNCATED), ("first", OUT_OF_RANGE)])
+def test_topic_shorter_than_its_chain_stays_held_after_it_grows(
+    tmp_path: Path, id_was: str | None, reason: str
+) -> None:
+    """Also if the chain was staged from a broker without topic ids, or the broker did not say where the topic ends."""
+    world = World(tmp_path, {FIRST: 10})
+    world.group.beyond_is = reason
     world.group.ids[ORDERS] = id_was
     world.steps()
     world.group.ids[ORDERS] = "first"
@@ -525,6 +555,19 @@ def test_origin_written_by_another_process_wins(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5}, "latest")
     write_origin(world, FIRST, ChainOrigin(Position(2)))
     world.steps()
+    assert world.spans() == [(2, 5)]
+
+
+def test_origin_written_by_another_process_meanwhile_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, {FIRST: 5}, "2024-01-01T00:00:00Z")
+    begin = StagedChains.begin
+
+    def after_another(chains: StagedChains, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
+        begin(chains, partition, ChainOrigin(Position(2)))
+        begin(chains, partition, chain_origin)
+
+    monkeypatch.setattr(StagedChains, "begin", after_another)
+    world.steps(4)
     assert world.spans() == [(2, 5)]
 
 
