@@ -225,10 +225,8 @@ class AssignedPartitions:
                 continue
             if assigned.tail is None:  # what is given up continues a chain, or its origin
                 try:
-                    lineage = assigned.lineage
-                    self._stage.chains.begin(
-                        assigned.partition, ChainOrigin(assigned.buffer.end, lineage.generation, lineage.topic_id)
-                    )
+                    chain_origin = ChainOrigin(assigned.buffer.end, topic_id=assigned.lineage.topic_id)
+                    self._stage.chains.begin(assigned.partition, chain_origin)
                 except StoreError as error:
                     self.outage.failed(assigned.partition, error)
                     continue

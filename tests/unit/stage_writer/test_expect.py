@@ -9,7 +9,7 @@ from common.clock import SystemClock
 from common.errors import ConfigError, ExpressionError, UsageError
 from common.settings.load import parse_settings
 from common.spans import Position, Span, TopicPartition
-from common.stage.chain_origins import origin_path
+from common.stage.chain_origins import ChainOrigin, newest_origin
 from common.stage.markers import Origin
 from common.storage.store import FsspecStore
 from stage_writer.assignment import CHECK_HELD_EVERY_S
@@ -22,6 +22,7 @@ from stage_writer.shape.slicing import ExplodeLimits
 from tests.fakes.markers import flush, put
 from tests.fakes.streams import batch_of, stream_of
 from tests.staged import manifests
+from tests.unit.stage_writer.test_schemas import Later
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
 
 COLUMNS = "id BIGINT, amount DOUBLE, text STRING"
@@ -213,7 +214,21 @@ def test_chain_held_at_its_first_record_has_an_origin(tmp_path: Path) -> None:
     world.steps(20)
     (held,) = world.writer.snapshot().held.values()
     assert "offset 0 of" in held.problem
-    assert world.store.read(origin_path(FIRST)) is not None
+    assert newest_origin(world.store, FIRST) == ChainOrigin(Position(0), topic_id="first")
+
+
+def test_partition_is_not_held_before_the_flush_of_its_last_records_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = Later()
+    monkeypatch.setattr("tests.fakes.writers.InTurn", lambda: workers)
+    world = world_of(tmp_path, first=20)
+    world.steps(20)
+    assert not world.writer.snapshot().held
+    workers.run()
+    world.steps(4)
+    assert world.writer.snapshot().held.keys() == {FIRST}
+    assert world.spans()[-1][1] == 7
 
 
 def test_batches_queued_behind_the_held_record_are_not_staged(tmp_path: Path) -> None:

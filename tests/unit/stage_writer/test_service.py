@@ -326,7 +326,9 @@ def test_process_that_lost_its_partition_while_suspended_claims_nothing(tmp_path
 
 
 @pytest.mark.parametrize("records", [3, 10, 25])
-def test_records_of_a_recreated_topic_are_never_claimed(tmp_path: Path, records: int) -> None:
+def test_records_of_a_recreated_topic_are_never_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps()
     world.group.ids[ORDERS] = "second"
@@ -340,6 +342,9 @@ def test_records_of_a_recreated_topic_are_never_claimed(tmp_path: Path, records:
     held = world.writer.snapshot().held[FIRST]
     world.clock.now_s += CHECK_HELD_EVERY_S
     world.steps(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(StagedChains, "tail", lambda *_: pytest.fail("its chain is not read in every step"))
+        world.steps(4)
     assert world.writer.snapshot().held[FIRST] is held, "held without a retry while nothing has changed"
     assert world.group.paused == {FIRST}
     write_origin(world, FIRST, ChainOrigin(Position(0), 1, "second"))  # as `bootstrap restart` does
@@ -455,6 +460,16 @@ def test_chain_without_a_topic_id_is_continued_under_any_topic_id(tmp_path: Path
     put(world.store, *chain_of(0, 10, partition=FIRST))
     world.steps()
     assert world.chain() == [(0, 10, None, 0), (10, 20, "first", 0)]
+
+
+def test_chain_keeps_its_topic_id_under_a_broker_without_topic_ids(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    world.group.ids[ORDERS] = None
+    world.group.ends[FIRST] = 20
+    world.writer = world.new_writer()
+    world.steps()
+    assert world.chain() == [(0, 10, "first", 0), (10, 20, "first", 0)]
 
 
 def test_topic_recreated_before_the_first_flush_is_read_normally(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from common.errors import ConfigError
 from common.schema import parse_ddl, to_arrow_schema
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.evolved import Evolved
@@ -148,3 +149,14 @@ def test_unexpected_exception_holds_only_its_partition(
     assert (world.markers(ORDERS), world.writer.health().problems) == (1, ()), (
         "the partition is read again from its chain's end"
     )
+
+
+def test_expected_error_of_a_conversion_ends_the_writer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_arguments: object) -> object:
+        raise ConfigError("the expression cannot be evaluated")
+
+    world.steps(3, 0.1)
+    monkeypatch.setattr(world.writer.assignment.by_partition[ORDERS].converter, "slices", lambda _: iter(fails, None))
+    world.group.produce(ORDERS, {"id": 1})
+    with pytest.raises(ConfigError, match="cannot be evaluated"):
+        world.steps(6)
