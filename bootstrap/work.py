@@ -34,14 +34,7 @@ from bootstrap.plans.accept import AcceptPlan
 from bootstrap.plans.plan import StreamPlan, check_known, plan_partition
 from bootstrap.plans.repair import RewindPlan, SkipPlan, plan_rewind, with_tables_ahead
 from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
-from bootstrap.plans.sources import (
-    FromDelta,
-    FromFile,
-    FromGroup,
-    PositionSource,
-    parse_positions,
-    unreadable_file,
-)
+from bootstrap.plans.sources import FromDelta, FromFile, FromGroup, PositionSource, parse_positions, unreadable_file
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import UsageError
 from common.http.pages import release

@@ -58,8 +58,7 @@ def new_app(help_text: str, *calls: str) -> typer.Typer:
     def top(
         *,
         version: Annotated[
-            bool,
-            typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+            bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
         ] = False,
     ) -> None:
         """The options before a command; each is handled by its callback."""

@@ -254,9 +254,7 @@ LOADER_CHECKPOINT_SECONDS = _histogram("delta_loader_checkpoint_seconds", (), "O
 LOADER_WAITING = _gauge("delta_loader_waiting_markers", ("app_id",), "Markers staged and not loaded.")
 LOADER_HELD = _gauge("delta_loader_held_partitions", ("app_id", "reason"), "Kafka partitions held, by reason.")
 LOADER_LEFT_OUT = _gauge(
-    "delta_loader_tables_left_out",
-    ("app_id",),
-    "Tables that failed in the last run, or lack what they missed.",
+    "delta_loader_tables_left_out", ("app_id",), "Tables that failed in the last run, or lack what they missed."
 )
 LOADER_LOADED_POSITION = _gauge(
     "delta_loader_loaded_position", ("topic", "partition"), "The next position to be loaded."

@@ -121,8 +121,7 @@ def stored_by_topic(value: object) -> StoredAs:
 
 
 StoredSpan = Annotated[
-    Span,
-    StoredAs(tuple[Position, Position], lambda ends: Span(*ends), lambda span: (span.start, span.end)),
+    Span, StoredAs(tuple[Position, Position], lambda ends: Span(*ends), lambda span: (span.start, span.end))
 ]
 StoredPositions = Annotated[Mapping[TopicPartition, Position], stored_by_topic(int)]
 

@@ -168,10 +168,7 @@ class LoaderService:
         except KafkaDeltaExpressError as error:
             report.failure = error
             self._ports.log.warning(
-                "stream of another loader not inspected",
-                app_id=app_id,
-                problem=error.problem,
-                remedy=error.remedy,
+                "stream of another loader not inspected", app_id=app_id, problem=error.problem, remedy=error.remedy
             )
         except Exception:
             self._ports.log.exception("unexpected exception", app_id=app_id)

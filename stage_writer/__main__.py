@@ -79,9 +79,7 @@ app = cli.new_app(
 )
 
 
-@app.command(
-    epilog=cli.examples("stage-writer run pipeline.yaml", "stage-writer run pipeline.yaml --until-caught-up"),
-)
+@app.command(epilog=cli.examples("stage-writer run pipeline.yaml", "stage-writer run pipeline.yaml --until-caught-up"))
 def run(
     config: cli.ConfigArgument,
     until_caught_up: Annotated[  # noqa: FBT002 - an option
@@ -270,8 +268,7 @@ def replay(
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="From: 2026-03-01T00:00:00Z")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before: 2026-03-02T00:00:00Z")] = None,
     export: Annotated[
-        Path | None,
-        typer.Option("--letters", metavar="FILE", help="Use the dead letters of this export (Parquet)."),
+        Path | None, typer.Option("--letters", metavar="FILE", help="Use the dead letters of this export (Parquet).")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Apply the plan; without --yes it is only shown.")] = False,
     as_json: cli.JsonOption = False,
@@ -359,12 +356,7 @@ def _converter_now(settings: Settings, stream: Stream, *, yes: bool) -> RecordCo
 
 
 def _replayed(
-    settings: Settings,
-    converter: RecordConverter,
-    records: Records,
-    ranges: Sequence[Range],
-    *,
-    yes: bool,
+    settings: Settings, converter: RecordConverter, records: Records, ranges: Sequence[Range], *, yes: bool
 ) -> list[Replayed]:
     work = Replay(
         converter,

@@ -213,10 +213,7 @@ class TablesConverter(WithoutTasks):
         ]
 
     def _groups_of(self, chosen: Rows, formats: list[TableFormat]) -> Iterator[tuple[TableGroup, Index, Destinations]]:
-        """The groups that messages go to, these messages, and the tables of each.
-
-        Puts the tables' formats in place.
-        """
+        """The groups that messages go to, these messages, and the tables of each. Puts the tables' formats in place."""
         if chosen.tables is None:
             return
         by_group: dict[int, tuple[TableGroup, list[int]]] = {}

@@ -42,12 +42,7 @@ SLICES_A_STEP = 4
 
 class Intake:
     def __init__(
-        self,
-        assignment: AssignedPartitions,
-        buffers: Buffers,
-        waits: DependencyWaits,
-        pauses: Pauses,
-        runtime: Runtime,
+        self, assignment: AssignedPartitions, buffers: Buffers, waits: DependencyWaits, pauses: Pauses, runtime: Runtime
     ) -> None:
         self._assignment = assignment
         self._buffers = buffers
@@ -163,9 +158,7 @@ def _converts(converter: Converter) -> TypeGuard[Converts]:
     return hasattr(converter, "slices")  # isinstance with a Protocol would take as long as a small batch
 
 
-def _by_converter(
-    fresh: Mapping[Converter, list[MessageBatch]],
-) -> Iterator[tuple[Converts, list[MessageBatch]]]:
+def _by_converter(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[Converts, list[MessageBatch]]]:
     """Batches by what converts them; what tasks need is imported with the first of them."""
     of_tasks: dict[Converter, list[MessageBatch]] = {}
     for converter, batches in fresh.items():

@@ -188,9 +188,7 @@ def _reader(settings: Settings, log: FilteringBoundLogger) -> NativeDecoders:
     reader = find_reader(settings.writer.native)
     if reader.problem is not None:
         log.warning(
-            "decoding without the C reader, at many times the cost per message",
-            problem=reader.problem,
-            remedy=REMEDY,
+            "decoding without the C reader, at many times the cost per message", problem=reader.problem, remedy=REMEDY
         )
     return reader
 

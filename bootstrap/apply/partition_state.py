@@ -79,10 +79,7 @@ def partition_state(
 
 
 def _loaded_elsewhere(
-    state: PartitionState,
-    stream: Stream,
-    transactions: Mapping[str, int],
-    identity_of: Callable[[str], TableIdentity],
+    state: PartitionState, stream: Stream, transactions: Mapping[str, int], identity_of: Callable[[str], TableIdentity]
 ) -> Position | None:
     identity = identity_of(stream.app_id)
     known = identity.chains.get(state.partition)
@@ -119,8 +116,7 @@ def require_even(
             place, url = f"{missing.span} of {state.partition}", missing.url
             msg = f"under the app_id {app_id}, {stream.table} has {place}, and {url} lacks what it is to get of that"
             raise UsageError(
-                msg,
-                f"{completing} until its loader has completed that; with --give-up, {url} never gets these records",
+                msg, f"{completing} until its loader has completed that; with --give-up, {url} never gets these records"
             )
         loaded = ids.position(transactions, state.partition)
         for url, other in others.items():

@@ -30,11 +30,7 @@ PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help=
     )
 )
 def ls(
-    config: ConfigArgument,
-    *,
-    topic: TopicOption = None,
-    partition: PartitionOption = None,
-    as_json: JsonOption = False,
+    config: ConfigArgument, *, topic: TopicOption = None, partition: PartitionOption = None, as_json: JsonOption = False
 ) -> None:
     """List the chains, one per line; with --topic and --partition, the markers."""
     inspector = ChainInspector(settings_from(config))

@@ -203,8 +203,7 @@ def _offsets(metadata: pq.FileMetaData) -> tuple[int, int] | None:
     # A struct column is several columns in Parquet, so the index is searched by path.
     group = metadata.row_group(0)
     index = next(
-        (number for number in range(metadata.num_columns) if group.column(number).path_in_schema == _OFFSET),
-        None,
+        (number for number in range(metadata.num_columns) if group.column(number).path_in_schema == _OFFSET), None
     )
     if index is None:
         return None

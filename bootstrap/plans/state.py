@@ -176,12 +176,7 @@ class Author:
     now_ms: int
 
     def marker(
-        self,
-        state: PartitionState,
-        origin: Origin,
-        span: Span,
-        previous: Position | None,
-        of_task: TaskPoint = NO_TASK,
+        self, state: PartitionState, origin: Origin, span: Span, previous: Position | None, of_task: TaskPoint = NO_TASK
     ) -> Marker:
         """A marker that covers a span without rows."""
         manifest = Manifest(

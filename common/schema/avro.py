@@ -79,8 +79,7 @@ def parse_avro(text: str, references: Sequence[str] = (), *, checks_defaults: bo
         for each in (*references, text):
             named = cast("dict[str, dict[str, object]]", names)
             schema = cast(
-                "Schema",
-                parse_schema(json.loads(each), named_schemas=named, _ignore_default_error=not checks_defaults),
+                "Schema", parse_schema(json.loads(each), named_schemas=named, _ignore_default_error=not checks_defaults)
             )
     return AvroSchema(schema, names)
 

@@ -107,6 +107,5 @@ def _decode_name(name: str, path: str) -> DataType:
     except ValueError:
         msg = f"{path} is of the type {name!r}, which is unknown"
         raise SchemaError(
-            msg,
-            "change the column's type in Spark, or leave the column out of what is written",
+            msg, "change the column's type in Spark, or leave the column out of what is written"
         ) from None

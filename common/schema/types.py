@@ -39,12 +39,7 @@ class Primitive(StrEnum):
     VARIANT = "variant"
 
 
-INTEGER_BITS: dict[Primitive, int] = {
-    Primitive.BYTE: 8,
-    Primitive.SHORT: 16,
-    Primitive.INTEGER: 32,
-    Primitive.LONG: 64,
-}
+INTEGER_BITS: dict[Primitive, int] = {Primitive.BYTE: 8, Primitive.SHORT: 16, Primitive.INTEGER: 32, Primitive.LONG: 64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +52,7 @@ class DecimalType:
     def __post_init__(self) -> None:
         if not (1 <= self.precision <= MAX_DECIMAL_PRECISION and 0 <= self.scale <= self.precision):
             msg = f"DECIMAL({self.precision},{self.scale}) is not a decimal type of Delta"
-            raise SchemaError(
-                msg,
-                f"use a precision of 1 to {MAX_DECIMAL_PRECISION} and a scale of 0 to the precision",
-            )
+            raise SchemaError(msg, f"use a precision of 1 to {MAX_DECIMAL_PRECISION} and a scale of 0 to the precision")
 
 
 @dataclass(frozen=True, slots=True)

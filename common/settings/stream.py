@@ -96,10 +96,7 @@ class Stream(TopicReader, SectionOfParts):
         description="URL of the table for dead letters; by default the table's URL followed by `_dead_letters`. "
         "`kafka://topic` is the default with that `dead_letters_topic`.",
     )
-    dead_letters_topic: TopicName | None = Field(
-        default=None,
-        description=TOPIC_DESCRIPTION,
-    )
+    dead_letters_topic: TopicName | None = Field(default=None, description=TOPIC_DESCRIPTION)
     routing: RoutingSettings = Field(default_factory=RoutingSettings, alias="(routing)")
     kafka_columns: bool = Field(
         default=True,

@@ -97,8 +97,7 @@ class TopicReader(Section):
     """A stream, as far as its topics go."""
 
     app_id: str = Field(
-        min_length=1,
-        description="Name of the stream; the table's txn actions carry it, so it must never change.",
+        min_length=1, description="Name of the stream; the table's txn actions carry it, so it must never change."
     )
     topics: Topics = Field(min_length=1, description="Topic names, or one regular expression that begins with `^`.")
 

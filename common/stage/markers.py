@@ -366,10 +366,7 @@ def manifest_to_bytes(partition: TopicPartition, manifest: Manifest) -> bytes:
 
 
 def manifest_from_bytes(name: MarkerName, data: bytes) -> Manifest | None:
-    """The inverse of `manifest_to_bytes`; None for an empty marker.
-
-    Raises MarkerError, which names the marker.
-    """
+    """The inverse of `manifest_to_bytes`; None for an empty marker. Raises MarkerError, which names the marker."""
     if not data:
         return None
     what = f"marker {name.path}"

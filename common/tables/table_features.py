@@ -65,9 +65,7 @@ _BY_USE = frozenset(
         "variantType-preview",
     }
 )
-_ASK_FOR_DELTAS_WRITER = {
-    "materializePartitionColumns": "its files hold the partition columns too",
-}
+_ASK_FOR_DELTAS_WRITER = {"materializePartitionColumns": "its files hold the partition columns too"}
 # Requirements of a column's metadata on each row.
 GENERATED = "delta.generationExpression"
 IDENTITY = "delta.identity.start"

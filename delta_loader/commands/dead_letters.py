@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.cli import (
-    ConfigArgument,
-    JsonOption,
-    echo,
-    examples,
-    new_group,
-    settings_from,
-    stage_writer_command,
-)
+from common.cli import ConfigArgument, JsonOption, echo, examples, new_group, settings_from, stage_writer_command
 from common.errors import UsageError
 from common.remedies import CONFIG
 from common.settings import Settings

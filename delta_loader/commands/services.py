@@ -34,8 +34,7 @@ def services(
     table: Annotated[str | None, typer.Option("--table", metavar="URL", help="Only this table.")] = None,
     run: Annotated[bool, typer.Option("--run", help="Run what is due now, ignoring window and budget.")] = False,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Also ask Spark which files a due VACUUM would delete."),
+        bool, typer.Option("--dry-run", help="Also ask Spark which files a due VACUUM would delete.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

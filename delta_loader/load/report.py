@@ -204,10 +204,7 @@ class LoadReporter:
 
     def sent_to_topic(self, dead_letters: int) -> None:
         """Dead letters of refused records are in the stream's topic now."""
-        self.log.info(
-            "dead letters sent",
-            dead_letters=dead_letters,
-        )
+        self.log.info("dead letters sent", dead_letters=dead_letters)
 
     def settled(self, markers: int) -> None:
         """Markers that are no longer needed were deleted."""

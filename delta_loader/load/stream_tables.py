@@ -46,12 +46,7 @@ if TYPE_CHECKING:
 
 class StreamTables:
     def __init__(
-        self,
-        stream: Stream,
-        ports: Ports,
-        guard: VacuumGuard,
-        rollbacks: RollbackDetector,
-        log: FilteringBoundLogger,
+        self, stream: Stream, ports: Ports, guard: VacuumGuard, rollbacks: RollbackDetector, log: FilteringBoundLogger
     ) -> None:
         """There may be hundreds of tables, so they are read in parallel."""
         self._stream = stream

@@ -24,8 +24,7 @@ def is_foreign(markers: Iterable[AnyMarker]) -> bool:
 
 
 def unplaced_chains(
-    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]],
-    position_of: Callable[[TopicPartition], Position | None],
+    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]], position_of: Callable[[TopicPartition], Position | None]
 ) -> UnplacedChains:
     """``markers_of`` are the first markers of each chain, in order: those before a foreign one may be loaded."""
     unplaced = [
@@ -45,8 +44,7 @@ def unplaced_chains(
 
 
 def loadable_chains(
-    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]],
-    position_of: Callable[[TopicPartition], Position | None],
+    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]], position_of: Callable[[TopicPartition], Position | None]
 ) -> list[TopicPartition]:
     return [
         partition
@@ -56,8 +54,7 @@ def loadable_chains(
 
 
 def placed_chains(
-    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]],
-    position_of: Callable[[TopicPartition], Position | None],
+    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]], position_of: Callable[[TopicPartition], Position | None]
 ) -> dict[TopicPartition, tuple[Position, list[Marker]]]:
     """Chains with a position, and the markers near it."""
     placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}

@@ -59,11 +59,7 @@ def stream_triggers(settings: Settings) -> dict[str, StreamTrigger]:
 
 
 def _notifications(
-    settings: Settings,
-    control: Listener | None,
-    jobs: Jobs,
-    may_load: Callable[[str], bool],
-    log: FilteringBoundLogger,
+    settings: Settings, control: Listener | None, jobs: Jobs, may_load: Callable[[str], bool], log: FilteringBoundLogger
 ) -> Notifications | None:
     waiting = [stream.app_id for stream in streams_on_marker(settings.loader.schedule, settings.streams)]
     if not waiting:

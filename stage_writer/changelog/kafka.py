@@ -81,10 +81,7 @@ class KafkaChangelogs:
         return count
 
     def append(self, topic: Topic, task: TopicPartition, messages: Sequence[ChangelogMessage]) -> Appended:
-        """Write them, and wait until they are durable.
-
-        Raises BrokerError, and ConfigError for an unsuitable topic.
-        """
+        """Write them, and wait until they are durable. Raises BrokerError, and ConfigError for an unsuitable topic."""
         count = self._partitions.get(topic) or self.require_suitable(topic)
         partition = TopicPartition(topic, Partition(task.partition % count))
         with self._lock:

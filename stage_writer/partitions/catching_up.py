@@ -14,14 +14,7 @@ Rules:
 
 from collections.abc import Collection, Iterable, Sequence
 
-from common.errors import (
-    BrokerError,
-    ConfigError,
-    HeldError,
-    KafkaDeltaExpressError,
-    MarkerError,
-    StoreError,
-)
+from common.errors import BrokerError, ConfigError, HeldError, KafkaDeltaExpressError, MarkerError, StoreError
 from common.ports import Clock
 from common.settings import Stream
 from common.spans import Position, TopicPartition

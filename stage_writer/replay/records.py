@@ -327,8 +327,7 @@ class Replay:
         if problem is not None:
             msg = f"the request for {requested.words} was not written, because it {problem}"
             raise UsageError(
-                msg,
-                f"choose a smaller range; `delta-loader clean {CONFIG} --yes` removes the files of this one",
+                msg, f"choose a smaller range; `delta-loader clean {CONFIG} --yes` removes the files of this one"
             )
         if self._clock.monotonic_s() - began_s > self._longest_s:
             msg = (

@@ -31,15 +31,7 @@ from common.stage.chain_origins import ChainOrigin
 from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, waiting_path
 from common.stage.evolved import Evolved, latest
 from common.stage.idle import HeldFact, IdleFact, StreamFact, facts_to_bytes, idle_path
-from common.stage.markers import (
-    Manifest,
-    Marker,
-    MarkerName,
-    Origin,
-    StagedFile,
-    StagedTable,
-    manifest_to_bytes,
-)
+from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable, manifest_to_bytes
 from common.stage.merged import ends_at
 from common.stage.notifications import notification_path
 from common.stage.outboxes import OutboxName

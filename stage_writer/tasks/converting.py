@@ -137,10 +137,7 @@ def _staged(
         tombstones=len(empty),
         dead_letters=Counter(str(reject.error_class) for reject in rejects),
         timestamp_bounds_ms=batch.timestamp_bounds_ms(),
-        rows=(
-            tables.pop("", own.arrow_schema.empty_table()),
-            dead_letters_of(messages, rejects, dead.arrow_schema),
-        ),
+        rows=(tables.pop("", own.arrow_schema.empty_table()), dead_letters_of(messages, rejects, dead.arrow_schema)),
         filtered_offsets=batch.offsets[filtered],
         exploded=rows - len(with_rows),
         routed=tuple((formats[name], rows) for name, rows in tables.items()),

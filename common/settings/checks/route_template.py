@@ -22,10 +22,7 @@ def check_template(stream: Stream) -> None:
         if stream.routing.route_limit != ROUTE_LIMIT:
             refuse("route_limit is set without route_table, so it has no effect; remove it")
         return
-    excluded = {
-        "topology": stream.topology is not None,
-        "tables": bool(stream.routing.other_tables),
-    }
+    excluded = {"topology": stream.topology is not None, "tables": bool(stream.routing.other_tables)}
     other = next((key for key, is_given in excluded.items() if is_given), None)
     if other is not None:
         refuse(f"route_table cannot be combined with {other}; name each table under routes")

@@ -13,10 +13,7 @@ class PaceSettings(SectionPart):
     """A stream's own pace."""
 
     compression: str | None = Field(
-        default=None,
-        pattern=CODECS,
-        description="The stream's own `writer.compression`.",
-        examples=["zstd"],
+        default=None, pattern=CODECS, description="The stream's own `writer.compression`.", examples=["zstd"]
     )
     flush_after_s: DurationS | None = Field(
         default=None, alias="flush_after", gt=0, description="The stream's own `writer.flush_after`.", examples=["1s"]

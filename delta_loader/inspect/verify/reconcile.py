@@ -30,13 +30,7 @@ from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdi
 from delta_loader.inspect.verify.ledger import Ledger
 from delta_loader.inspect.verify.offset_ranges import OffsetRange
 from delta_loader.inspect.verify.offsets import NO_STAMPS, Bucket, Ranges, SpanTally, Stamps, between, in_step, ranges
-from delta_loader.inspect.verify.reconcile_facts import (
-    MOST_RANGES,
-    BucketTotals,
-    Explained,
-    FilteredRecords,
-    Tables,
-)
+from delta_loader.inspect.verify.reconcile_facts import MOST_RANGES, BucketTotals, Explained, FilteredRecords, Tables
 from delta_loader.inspect.verify.same_records import compared
 
 

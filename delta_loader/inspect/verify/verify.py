@@ -355,10 +355,7 @@ class Verifier:
         return "" if self.kafka is None else "; only the ids of Kafka's topics were compared"
 
     def _with_columns(
-        self,
-        stream: Stream,
-        tables: Tables,
-        other_topics: Collection[TopicPartition],
+        self, stream: Stream, tables: Tables, other_topics: Collection[TopicPartition]
     ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         stamped = self.kafka is not None
         rows = self.contents.offsets(*_versions(tables.row_ledgers), stamped=stamped)

@@ -20,16 +20,7 @@ from common.errors import SchemaError
 from common.schema.ddl import quote_name, type_to_ddl
 from common.schema.evolution import additions, with_additions
 from common.schema.spark_json import schema_from_json, schema_to_json
-from common.schema.types import (
-    INTEGER_BITS,
-    ArrayType,
-    DataType,
-    DecimalType,
-    Field,
-    MapType,
-    Primitive,
-    StructType,
-)
+from common.schema.types import INTEGER_BITS, ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
 from common.schema.widening import FRACTIONS, widened
 from common.tables.table_features import GENERATED, IDENTITY
 from delta_loader.tables.load_modes.variants import staged_form

@@ -83,6 +83,5 @@ def _unequal(counts: Mapping[str, int]) -> ConfigError:
     )
     most = max(counts.values())
     return ConfigError(
-        msg,
-        f"repartition the smaller ones through a topic of {most} partitions (`through`), or create equal topics",
+        msg, f"repartition the smaller ones through a topic of {most} partitions (`through`), or create equal topics"
     )

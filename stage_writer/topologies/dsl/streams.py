@@ -34,14 +34,7 @@ from stage_writer.topologies.dsl.joins.streams import StreamJoin
 from stage_writer.topologies.dsl.joins.tables import JoinedTable, JoinKind, LookUp, Previous
 from stage_writer.topologies.dsl.stateless import Predicate
 from stage_writer.topologies.dsl.suppress import Suppressed, SuppressedTable
-from stage_writer.topologies.dsl.tables import (
-    AggregateRows,
-    FilteredTable,
-    FilterRows,
-    MappedTable,
-    MapRows,
-    Regroup,
-)
+from stage_writer.topologies.dsl.tables import AggregateRows, FilteredTable, FilterRows, MappedTable, MapRows, Regroup
 from stage_writer.topologies.dsl.windows import JoinWindows, SessionWindows, TimeWindows
 from stage_writer.topologies.nodes import KeyType, ValueType
 from stage_writer.topologies.processors import Processor

@@ -30,10 +30,7 @@ from stage_writer.topologies.stores.values import Value, value_from_bytes, value
 
 _SEQUENCE = b"\x00sequence"
 _SEQUENCE_BYTES = 8
-_SEQUENCE_CODEC = (
-    lambda number: number.to_bytes(_SEQUENCE_BYTES, "big"),
-    lambda data: int.from_bytes(data, "big"),
-)
+_SEQUENCE_CODEC = (lambda number: number.to_bytes(_SEQUENCE_BYTES, "big"), lambda data: int.from_bytes(data, "big"))
 
 
 class WindowStore(TimedStore):
