@@ -260,8 +260,7 @@ def restart(
     it lets the table take this topic too, under separate positions.
     """
     if at is not None and partition is None:
-        msg = "--at is an offset of one Kafka partition"
-        raise UsageError(msg, "add --partition")
+        raise UsageError("--at is an offset of one Kafka partition", "add --partition")
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
     plans = work.plan_restart(
         topic,

@@ -109,8 +109,7 @@ class Work:
                     staging.make(stores[marker.name.topic_partition], marker)
                 except UsageError as error:
                     done = f"; created before it: {', '.join(made)}" if made else ""
-                    msg = f"{error.problem}{done}"
-                    raise UsageError(msg, error.remedy) from None
+                    raise UsageError(f"{error.problem}{done}", error.remedy) from None
                 made.append(marker.name.path)
             for begin_chain in beginnings:
                 staging.begin(stores[begin_chain.partition], begin_chain.partition, begin_chain.chain_origin)
@@ -259,8 +258,7 @@ class Work:
         with closing(KafkaView(self._settings, self._owners.require)) as kafka:
             known = with_chain(kafka.partitions(stream), topic)
             if not known:
-                msg = f"Kafka has no topic {topic!r}"
-                raise UsageError(msg, "fix --topic")
+                raise UsageError(f"Kafka has no topic {topic!r}", "fix --topic")
             if partition is not None and TopicPartition(Topic(topic), Partition(partition)) not in known:
                 msg = f"the topic {topic!r} has no partition {partition}"
                 raise UsageError(msg, f"use one of 0 to {known[-1].partition}")
@@ -334,8 +332,7 @@ class Work:
         streams = tuple(stream for stream in self._settings.streams if app_id in (None, stream.app_id))
         if not streams:
             known = ", ".join(stream.app_id for stream in self._settings.streams)
-            msg = f"the config has no stream {app_id!r}"
-            raise UsageError(msg, f"use one of {known}")
+            raise UsageError(f"the config has no stream {app_id!r}", f"use one of {known}")
         return streams
 
     def _state(

@@ -98,8 +98,7 @@ def _flushed(code: int) -> int:
 def _require_output() -> None:
     """Raise UsageError if standard output was closed by the caller."""
     if sys.stdout is None:
-        msg = "standard output is closed"
-        raise UsageError(msg, "redirect it to a file or to /dev/null")
+        raise UsageError("standard output is closed", "redirect it to a file or to /dev/null")
 
 
 def unwritable(error: OSError) -> UsageError:

@@ -161,5 +161,4 @@ def _download(url: str, file: BinaryIO) -> None:
     except (OSError, http.client.HTTPException) as error:
         raise _PassingError(str(error) or type(error).__name__) from error
     if expected is not None and file.tell() != int(expected):
-        msg = f"the connection ended after {file.tell()} of {expected} bytes"
-        raise _PassingError(msg)
+        raise _PassingError(f"the connection ended after {file.tell()} of {expected} bytes")

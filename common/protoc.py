@@ -50,8 +50,7 @@ def compile_protobuf(schema: str | bytes, references: Mapping[str, str] | None =
     try:
         from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - only with Protobuf
     except ImportError as error:
-        msg = f"format: protobuf needs a package that is not installed ({error.name})"
-        raise ConfigError(msg, _EXTRA) from error
+        raise ConfigError(f"format: protobuf needs a package that is not installed ({error.name})", _EXTRA) from error
     files_by_name = {each.name: each for each in _built_in()}
     texts: dict[str, str] = {}
     for name, text in (references or {}).items():
@@ -113,8 +112,7 @@ def _ordered(main: FileDescriptorProto, known: Mapping[str, FileDescriptorProto]
 
     def add(file: FileDescriptorProto) -> None:
         if file.name in waiting:
-            msg = f"the Protobuf file {file.name} imports itself"
-            raise SchemaError(msg, "fix the schema")
+            raise SchemaError(f"the Protobuf file {file.name} imports itself", "fix the schema")
         waiting.add(file.name)
         for name in file.dependency:
             if name not in known:
@@ -182,8 +180,7 @@ def _compiled(texts: Mapping[str, str], known: bytes) -> bytes:
         msg = f"the compiler of Protobuf schemas was ended by signal {-done.returncode}"
         raise BuildError(msg, "give it memory, and start again")
     if "No module named" in done.stderr:
-        msg = "a Protobuf schema in text needs grpcio-tools, which is not installed"
-        raise ConfigError(msg, _EXTRA)
+        raise ConfigError("a Protobuf schema in text needs grpcio-tools, which is not installed", _EXTRA)
     problems = [line.partition("/texts/")[2] or line for line in done.stderr.splitlines() if _NOISE not in line]
     msg = f"the Protobuf schema is invalid: {'; '.join(problems)[:1000]}"
     raise SchemaError(msg, "fix the schema, or use a valid one with all its references")

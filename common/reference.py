@@ -201,8 +201,7 @@ def _annotation_words(annotation: object) -> str:
     if origin in (types.UnionType, typing.Union):
         words = [_annotation_words(argument) for argument in arguments if argument is not type(None)]
         return " or ".join([*words, "null"] if type(None) in arguments else words)
-    msg = f"the reference has no words for {annotation!r}"
-    raise TypeError(msg)
+    raise TypeError(f"the reference has no words for {annotation!r}")
 
 
 def _default_words(field: FieldInfo) -> str:

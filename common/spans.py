@@ -41,8 +41,7 @@ class Span:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.end <= MAX_POSITION:
-            msg = f"a span needs 0 <= start < end <= 2^63 - 1, not [{self.start}, {self.end})"
-            raise ValueError(msg)
+            raise ValueError(f"a span needs 0 <= start < end <= 2^63 - 1, not [{self.start}, {self.end})")
 
     @property
     def last_offset(self) -> Offset:

@@ -289,8 +289,7 @@ def replay(
         )
         return
     if topic is None:
-        msg = "--topic is missing"
-        raise UsageError(msg, "name the topic whose records are to be loaded again")
+        raise UsageError("--topic is missing", "name the topic whose records are to be loaded again")
     selection = replay_selection(start, end, since, until)
     StageTopicOwners(settings, stage_store(settings), make=False).read_all()
     stream = replayable(settings, topic)

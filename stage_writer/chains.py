@@ -65,8 +65,7 @@ class StagedChains:
                     return self._bare(tail, marker, self._below(listed[number:]), origin) if tail.is_bare else tail
             else:
                 return None
-        msg = f"the markers of {partition} disappear while they are read"
-        raise StoreError(msg, "wait for the repair in progress")
+        raise StoreError(f"the markers of {partition} disappear while they are read", "wait for the repair in progress")
 
     def _bare(self, tail: Tail, marker: Marker, below: Marker | None, origin: ChainOrigin | None) -> Tail:
         """The tail of a marker that is empty, with the undelivered outboxes that the last one ``below`` it lists.

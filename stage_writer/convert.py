@@ -224,8 +224,7 @@ class StreamConverter(WithoutTasks):
         """
         begun = self._pipeline.begin(Messages.of(batches)) if batches else None
         if begun is not None and begun.rows.stops:
-            msg = "a message that may not be staged was converted"
-            raise RuntimeError(msg)
+            raise RuntimeError("a message that may not be staged was converted")
         return [] if begun is None else self._finished(begun)
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
@@ -347,8 +346,7 @@ def require_can_partition(rows: TableFormat) -> None:
     for name in rows.partition_by:
         data_type = from_arrow_type(rows.arrow_schema.field(name).type)
         if not can_partition(data_type):
-            msg = f"partition_by names {name!r}, which has the type {type_to_ddl(data_type)}"
-            raise SchemaError(msg, INSTEAD)
+            raise SchemaError(f"partition_by names {name!r}, which has the type {type_to_ddl(data_type)}", INSTEAD)
 
 
 def rows_format(stream: Stream, schema: StructType) -> TableFormat:

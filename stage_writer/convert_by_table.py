@@ -314,8 +314,7 @@ class _Exploding:
     @property
     def exploder(self) -> Exploder:
         if self.group.pipeline.exploder is None:
-            msg = "the group does not explode"
-            raise TypeError(msg)
+            raise TypeError("the group does not explode")
         return self.group.pipeline.exploder
 
     @property

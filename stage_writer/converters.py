@@ -109,8 +109,7 @@ def converters_of(
                     )
                 )
         except ConfigError as error:
-            msg = f"streams[{index}] ({stream.app_id}): {error.problem}"
-            raise type(error)(msg, error.remedy) from error
+            raise type(error)(f"streams[{index}] ({stream.app_id}): {error.problem}", error.remedy) from error
     return converters
 
 

@@ -88,8 +88,7 @@ def decoder_of(stream: Stream, inputs: RecordInputs = NO_INPUTS, gained: Additio
             decoder if stream.record.schema_file is None else UnframedDecoder(decoder, reader_of_file(stream, inputs))
         )
     if inputs.schemas is None:
-        msg = "a stream with frames needs a schema registry"
-        raise TypeError(msg)
+        raise TypeError("a stream with frames needs a schema registry")
     framed = FramedDecoder if stream.record.framing == "confluent" else HeaderFramedDecoder
     return framed(decoder, inputs.schemas, stream.record.format.upper(), _make_reader(stream, inputs), inputs.covers)
 
@@ -97,8 +96,7 @@ def decoder_of(stream: Stream, inputs: RecordInputs = NO_INPUTS, gained: Additio
 def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:
     """The reader of messages that have the schema of the stream's file. Raises SchemaError for an invalid one."""
     if inputs.schema_file is None:
-        msg = "a stream with a schema_file needs its content"
-        raise TypeError(msg)
+        raise TypeError("a stream with a schema_file needs its content")
     columns, reading = _hints(stream)
     with _naming_file(stream):
         match stream.record.format:
@@ -117,8 +115,7 @@ def _naming_file(stream: Stream) -> Iterator[None]:
     try:
         yield
     except SchemaError as error:
-        msg = f"schema_file {stream.record.schema_file}: {error.problem}"
-        raise SchemaError(msg, error.remedy) from None
+        raise SchemaError(f"schema_file {stream.record.schema_file}: {error.problem}", error.remedy) from None
 
 
 def keys_decoder_of(stream: Stream, inputs: RecordInputs) -> FramedDecoder | None:
@@ -173,8 +170,7 @@ def _hints(stream: Stream) -> tuple[StructType, DecodeOptions]:
 
 def _compiler(inputs: RecordInputs) -> Compile:
     if inputs.compile_protobuf is None:
-        msg = "a stream of Protobuf needs its compiler"
-        raise TypeError(msg)
+        raise TypeError("a stream of Protobuf needs its compiler")
     return inputs.compile_protobuf
 
 
@@ -183,5 +179,4 @@ def text_of(file: bytes) -> str:
     try:
         return file.decode()
     except UnicodeDecodeError:
-        msg = "it is not UTF-8 text"
-        raise SchemaError(msg, "write the schema as UTF-8 text") from None
+        raise SchemaError("it is not UTF-8 text", "write the schema as UTF-8 text") from None

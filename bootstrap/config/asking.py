@@ -49,8 +49,7 @@ def sample_of(kafka: Mapping[str, Option], topic: str, most: int, advance: Calla
     try:
         partitions = reader.partitions(topic)
         if not partitions:
-            msg = f"Kafka has no topic {topic!r}"
-            raise UsageError(msg, "correct --topic; without it the topics are listed")
+            raise UsageError(f"Kafka has no topic {topic!r}", "correct --topic; without it the topics are listed")
         per_partition = max(1, -(-most // len(partitions)))
 
         def values() -> Iterator[tuple[bytes | None, bytes | None]]:

@@ -53,8 +53,7 @@ def init(
     """
     written = str(output) != "-"
     if written and output.exists() and not force:
-        msg = f"{output} already exists"
-        raise UsageError(msg, "choose another file, or use --force")
+        raise UsageError(f"{output} already exists", "choose another file, or use --force")
     given = _properties(kafka or [])
     given["bootstrap.servers"] = _prompted(servers or given.get("bootstrap.servers"), "--bootstrap-servers", "Kafka at")
     given = {"bootstrap.servers": given.pop("bootstrap.servers"), **given}
@@ -80,8 +79,7 @@ def _properties(given: Sequence[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     for key, equals, _ in pairs:
         if not key or not equals:
-            msg = "--kafka needs KEY=VALUE"
-            raise UsageError(msg, "write for example --kafka security.protocol=SASL_SSL")
+            raise UsageError("--kafka needs KEY=VALUE", "write for example --kafka security.protocol=SASL_SSL")
     return {key: value for key, _, value in pairs}
 
 
@@ -89,8 +87,7 @@ def _prompted(value: str | None, option: str, question: str, parse: Callable[[st
     if value:
         return value
     if not is_interactive():
-        msg = f"{option} is missing"
-        raise UsageError(msg, "add it; on a terminal it is asked for")
+        raise UsageError(f"{option} is missing", "add it; on a terminal it is asked for")
     reply: str = typer.prompt(question, value_proc=parse, err=True)
     return reply
 
@@ -101,8 +98,7 @@ def _asked_url(value: str | None, option: str, question: str) -> str:
     try:
         return _parsed_url(url)
     except typer.BadParameter as error:
-        msg = f"{option}: {error.message}"
-        raise UsageError(msg, "use the URL of a store, or an absolute path") from None
+        raise UsageError(f"{option}: {error.message}", "use the URL of a store, or an absolute path") from None
 
 
 def _parsed_url(url: str) -> str:
@@ -110,15 +106,13 @@ def _parsed_url(url: str) -> str:
     try:
         return url if "${" in url else require_url(url)
     except ValueError as error:
-        msg = f"{url!r} {error}"
-        raise typer.BadParameter(msg) from None
+        raise typer.BadParameter(f"{url!r} {error}") from None
 
 
 def _chosen(topics: Mapping[str, int]) -> list[str]:
     names = list(topics)
     if not names:
-        msg = "Kafka has no topics"
-        raise UsageError(msg, "create one, and send some records")
+        raise UsageError("Kafka has no topics", "create one, and send some records")
     if not is_interactive():
         msg = "--topic is missing"
         raise UsageError(msg, f"Kafka has {', '.join(names[:20])}{' …' if len(names) > 20 else ''}")  # noqa: PLR2004

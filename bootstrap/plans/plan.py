@@ -93,8 +93,7 @@ class StreamPlan:
             _, first = refused[0]
             more = [str(partition) for partition, _ in refused[1:]]
             rest = f" (refused as well: {', '.join(more)})" if more else ""
-            msg = f"nothing was written: {first.problem}{rest}"
-            raise UsageError(msg, first.remedy)
+            raise UsageError(f"nothing was written: {first.problem}{rest}", first.remedy)
         return tuple(planned.outcome.marker for planned in self.partitions if isinstance(planned.outcome, Make))
 
 

@@ -178,8 +178,7 @@ def plan_rewind(
         if marker is not None and marker.manifest is not None:
             marker = replace(marker, manifest=replace(marker.manifest, chain_origin=chain_origin.number))
     if not aside and marker is None and chain_origin is None:
-        msg = f"the chain of {state.partition} already ends at {position}"
-        raise UsageError(msg, "there is nothing to rewind")
+        raise UsageError(f"the chain of {state.partition} already ends at {position}", "there is nothing to rewind")
     to_replay = _by_another_config(state, position)
     notes = (*_rewind_notes(state, to, position, to_replay), *states.note(position))
     if is_gone:

@@ -63,8 +63,7 @@ def parse_source(text: str) -> PositionSource:
     for prefix in (_GROUP, _SEEK_OFFSETS):
         rest = text.removeprefix(prefix)
         if rest != text and not rest:
-            msg = f"--from {text} names nothing after the colon"
-            raise UsageError(msg, _FORMS)
+            raise UsageError(f"--from {text} names nothing after the colon", _FORMS)
     if text.startswith(_GROUP):
         return FromGroup(text.removeprefix(_GROUP))
     if text.startswith(_SEEK_OFFSETS):
@@ -87,25 +86,21 @@ def parse_positions(
     try:
         content = load_yaml(text)
     except yaml.YAMLError as error:
-        msg = f"{source} is neither YAML nor JSON: {yaml_problem(error)}"
-        raise UsageError(msg, _SHAPES) from None
+        raise UsageError(f"{source} is neither YAML nor JSON: {yaml_problem(error)}", _SHAPES) from None
     if isinstance(content, list):
         entries, last_offsets = _pairs(content, source), True
     elif isinstance(content, dict) and content:
         entries = list(_entries(content, source))
     else:
-        msg = f"{source} holds no positions"
-        raise UsageError(msg, _SHAPES)
+        raise UsageError(f"{source} holds no positions", _SHAPES)
     positions: dict[TopicPartition, Position] = {}
     for topic, partition, number in entries:
         named = TopicPartition(_only(topics, source) if topic is None else topic, partition)
         if named in positions:
-            msg = f"{source} names {named} twice"
-            raise UsageError(msg, "name each partition once")
+            raise UsageError(f"{source} names {named} twice", "name each partition once")
         positions[named] = Position(number + 1 if last_offsets else number)
         if not 0 <= positions[named] <= MAX_POSITION:
-            msg = f"{source} gives {number} for {named}, which is not a valid offset"
-            raise UsageError(msg, _SHAPES)
+            raise UsageError(f"{source} gives {number} for {named}, which is not a valid offset", _SHAPES)
     return positions
 
 
@@ -116,8 +111,7 @@ def _pairs(content: list[object], source: str) -> list[_Entry]:
     entries: list[_Entry] = []
     for pair in content:
         if not isinstance(pair, list) or len(pair) != _PAIR:
-            msg = f"{source} holds {pair!r}, which is not a pair of a partition and an offset"
-            raise UsageError(msg, _SHAPES)
+            raise UsageError(f"{source} holds {pair!r}, which is not a pair of a partition and an offset", _SHAPES)
         entries.append((None, _partition(pair[0], source), _number(pair[1], source)))
     return entries
 
@@ -133,15 +127,13 @@ def _entries(content: Mapping[object, object], source: str) -> Iterable[_Entry]:
 
 def _partition(value: object, source: str) -> Partition:
     if isinstance(value, bool) or not str(value).isdecimal():
-        msg = f"{source} holds {value!r} where a partition's number is expected"
-        raise UsageError(msg, _SHAPES)
+        raise UsageError(f"{source} holds {value!r} where a partition's number is expected", _SHAPES)
     return Partition(int(str(value)))
 
 
 def _number(value: object, source: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        msg = f"{source} holds {value!r} where an offset is expected"
-        raise UsageError(msg, _SHAPES)
+        raise UsageError(f"{source} holds {value!r} where an offset is expected", _SHAPES)
     return value
 
 

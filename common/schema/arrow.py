@@ -47,8 +47,7 @@ def to_arrow_field(field: Field) -> pa.Field:
     try:
         return pa.field(field.name, to_arrow_type(field.type), field.nullable)
     except SchemaError as error:
-        msg = f"the column `{field.name}`: {error.problem}"
-        raise SchemaError(msg, error.remedy) from error
+        raise SchemaError(f"the column `{field.name}`: {error.problem}", error.remedy) from error
 
 
 def to_arrow_type(data_type: DataType) -> pa.DataType:
@@ -84,5 +83,4 @@ def from_arrow_type(arrow: pa.DataType) -> DataType:
         return MapType(from_arrow_type(arrow.key_type), from_arrow_type(arrow.item_type))
     if pa.types.is_struct(arrow):
         return StructType(tuple(Field(part.name, from_arrow_type(part.type)) for part in arrow))
-    msg = f"Delta has no type {arrow}"
-    raise SchemaError(msg, "cast the value, for example to STRING")
+    raise SchemaError(f"Delta has no type {arrow}", "cast the value, for example to STRING")

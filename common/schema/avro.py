@@ -168,16 +168,14 @@ def avro_columns(avro: AvroSchema) -> StructType:
         raise SchemaError(msg, "send records, or declare the columns yourself")
     struct_type = _struct(avro, top, "", ())
     if struct_type is None:
-        msg = "the Avro schema's record has no fields"
-        raise SchemaError(msg, "add fields to it, or declare the columns yourself")
+        raise SchemaError("the Avro schema's record has no fields", "add fields to it, or declare the columns yourself")
     return struct_type
 
 
 def _struct(avro: AvroSchema, record: Schema, path: str, inside: tuple[str, ...]) -> StructType | None:
     name = str(cast("dict[str, object]", record)["name"])
     if name in inside:
-        msg = f"`{path}` is of the Avro type {name}, which contains itself"
-        raise SchemaError(msg, _DECLARE)
+        raise SchemaError(f"`{path}` is of the Avro type {name}, which contains itself", _DECLARE)
     fields = []
     for field, schema in fields_of(record):
         data_type = _type(avro, schema, f"{path}.{field}" if path else field, (*inside, name))

@@ -95,8 +95,7 @@ def parse_ddl(text: str) -> StructType:
     if reader.token.text:
         reader.fail("a comma or the end", "separate columns by commas")
     if not fields:
-        msg = "the column list is empty"
-        raise SchemaError(msg, "declare at least one column, as in: id BIGINT, name STRING")
+        raise SchemaError("the column list is empty", "declare at least one column, as in: id BIGINT, name STRING")
     return StructType(fields)
 
 
@@ -178,8 +177,7 @@ class _Reader:
         column = start - (before.rfind("\n") + 1) + 1
         context = self._source[max(0, start - 20) : start + 20].replace("\n", " ")
         location = f"line {line}, character {column}" if "\n" in self._source else f"character {column}"
-        msg = f"the column list, at {location} (near “{context}”): {problem}"
-        raise SchemaError(msg, remedy)
+        raise SchemaError(f"the column list, at {location} (near “{context}”): {problem}", remedy)
 
     def _next(self, start: int) -> _Token:
         while start < len(self._source):

@@ -137,8 +137,7 @@ def _field_with(field: Field, added: list[Addition]) -> Field:
 def _type_with(known: DataType, added: list[Addition]) -> DataType:
     below = [replace(addition, path=addition.path[1:]) for addition in added]
     if not all(addition.path for addition in added):
-        msg = "the field already exists"
-        raise ValueError(msg)
+        raise ValueError("the field already exists")
     match known:
         case StructType():
             return with_additions(known, added)
@@ -147,8 +146,7 @@ def _type_with(known: DataType, added: list[Addition]) -> DataType:
         case MapType():
             return replace(known, value=_type_with(known.value, below))
         case _:
-            msg = f"{type_to_ddl(known)} has no fields"
-            raise ValueError(msg)
+            raise ValueError(f"{type_to_ddl(known)} has no fields")
 
 
 def restricted(table: StructType, wanted: StructType) -> StructType:

@@ -165,8 +165,7 @@ def _kind(value: object) -> JsonKind:
         case str():
             return _text_kind(value)
         case _:
-            msg = f"{type(value)} is not a JSON value"
-            raise TypeError(msg)
+            raise TypeError(f"{type(value)} is not a JSON value")
 
 
 def _text_kind(text: str) -> JsonKind:

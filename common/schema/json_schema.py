@@ -80,8 +80,7 @@ def json_schema_columns(text: str, references: Sequence[tuple[str, str]] = ()) -
     try:
         mapping = _Mapping({"": json.loads(text), **{name: json.loads(each) for name, each in references}})
     except (ValueError, RecursionError) as error:
-        msg = f"the JSON Schema is invalid: {error}"
-        raise SchemaError(msg, _FIX) from None
+        raise SchemaError(f"the JSON Schema is invalid: {error}", _FIX) from None
     possible = mapping.possible(_Node(mapping.documents[""]), ())
     columns = mapping.struct(possible.objects, ())
     if not columns.fields:
@@ -255,8 +254,7 @@ def _scalar_type(name: str, schema: Json) -> DataType:
         case "string":
             return _TIMES.get(str(schema.get("format")), Primitive.STRING)
         case _:
-            msg = f"the JSON Schema has the type {name!r}, which JSON does not have"
-            raise SchemaError(msg, _FIX)
+            raise SchemaError(f"the JSON Schema has the type {name!r}, which JSON does not have", _FIX)
 
 
 def _scalar(types: frozenset[DataType]) -> DataType:

@@ -31,11 +31,9 @@ def schema_from_json(text: str) -> StructType:
     try:
         schema = _decode(json.loads(text), "the table")
     except (ValueError, RecursionError) as error:
-        msg = f"a table's schema is not JSON: {error}"
-        raise SchemaError(msg, _REMEDY) from error
+        raise SchemaError(f"a table's schema is not JSON: {error}", _REMEDY) from error
     if not isinstance(schema, StructType):
-        msg = "a table's schema is not a struct"
-        raise SchemaError(msg, _REMEDY)
+        raise SchemaError("a table's schema is not a struct", _REMEDY)
     return schema
 
 
@@ -80,8 +78,7 @@ def _decode(value: Json, path: str) -> DataType:
         case {"type": dict() | str() as inner} if inner not in ("array", "map", "struct"):
             return _decode(inner, path)  # older writers wrap a plain type
         case _:
-            msg = f"the type of {path} is invalid: {json.dumps(value)[:200]}"
-            raise SchemaError(msg, _REMEDY)
+            raise SchemaError(f"the type of {path} is invalid: {json.dumps(value)[:200]}", _REMEDY)
 
 
 def _decode_field(value: Json, path: str) -> Field:
@@ -91,8 +88,7 @@ def _decode_field(value: Json, path: str) -> Field:
             inner = name if path == "the table" else f"{path}.{name}"
             return Field(name, _decode(data_type, inner), nullable, _canonical(metadata))
         case _:
-            msg = f"a field of {path} lacks its name, type or nullability"
-            raise SchemaError(msg, _REMEDY)
+            raise SchemaError(f"a field of {path} lacks its name, type or nullability", _REMEDY)
 
 
 def _canonical(metadata: Mapping[str, Json]) -> str:

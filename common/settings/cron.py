@@ -65,5 +65,4 @@ def require_cron(text: str) -> None:
         list(each.values(given))
     days, months = list(_DAY.values(day)), list(_MONTH.values(month))
     if all(day_number > _DAYS_OF_MONTH[month_number - 1] for month_number in months for day_number in days):
-        msg = "no such day exists"
-        raise ValueError(msg)
+        raise ValueError("no such day exists")

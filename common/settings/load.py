@@ -70,8 +70,7 @@ def load_settings(path: Path | str, environ: Mapping[str, str]) -> Settings:
         msg = f"the config file {path} cannot be read: {error.strerror}"
         raise ConfigError(msg, "give the path of a YAML file; README.md has one to begin with") from None
     except UnicodeDecodeError:
-        msg = f"the config file {path} is not UTF-8 text"
-        raise ConfigError(msg, "save it as UTF-8") from None
+        raise ConfigError(f"the config file {path} is not UTF-8 text", "save it as UTF-8") from None
     return parse_settings(text, environ, str(path))
 
 
@@ -80,8 +79,7 @@ def parse_settings(text: str, environ: Mapping[str, str], source: str) -> Settin
     try:
         raw = load_yaml(text)
     except yaml.YAMLError as error:
-        msg = f"{source} is not YAML: {yaml_problem(error)}"
-        raise ConfigError(msg, yaml_remedy(error)) from None
+        raise ConfigError(f"{source} is not YAML: {yaml_problem(error)}", yaml_remedy(error)) from None
     except RecursionError:
         raise _too_deep(source) from None
     if not isinstance(raw, dict):

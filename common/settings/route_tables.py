@@ -37,8 +37,7 @@ def require_columns(value: str) -> str:
     try:
         parse_ddl(value)
     except SchemaError as error:
-        msg = f"cannot be read: {error.problem}; {error.remedy}"
-        raise ValueError(msg) from None
+        raise ValueError(f"cannot be read: {error.problem}; {error.remedy}") from None
     return value
 
 

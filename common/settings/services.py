@@ -191,8 +191,7 @@ class TableServicesSettings(Section):
         try:
             zone_of(value)
         except (KeyError, OSError, ValueError):
-            msg = "is not a known time zone; write a name such as UTC or Europe/Vienna"
-            raise ValueError(msg) from None
+            raise ValueError("is not a known time zone; write a name such as UTC or Europe/Vienna") from None
         return value
 
     @model_validator(mode="after")

@@ -112,8 +112,7 @@ def check_load_schedule(value: object) -> str:
     try:
         return ON_MARKER if value == ON_MARKER else check_schedule(value)
     except ValueError as error:
-        msg = f"{error}, or on-marker"
-        raise ValueError(msg) from None
+        raise ValueError(f"{error}, or on-marker") from None
 
 
 def check_address(value: object) -> str | None:
@@ -156,8 +155,7 @@ def parse_workers(value: object) -> int:
         return AUTO
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_WORKERS:
         return value
-    msg = f"is not a number from 1 to {_MOST_WORKERS}; write one, or auto for one worker a core"
-    raise ValueError(msg)
+    raise ValueError(f"is not a number from 1 to {_MOST_WORKERS}; write one, or auto for one worker a core")
 
 
 def workers_text(workers: int) -> str | int:

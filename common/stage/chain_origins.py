@@ -161,8 +161,7 @@ def origin_from_bytes(path: str, data: bytes) -> ChainOrigin:
     what = f"the object {path}"
     with reading(what, "upgrade this service, or put the object back from a version or backup of the bucket"):
         if parsed is None:
-            msg = "it is not named like a chain origin"
-            raise ValueError(msg)
+            raise ValueError("it is not named like a chain origin")
         partition, number = parsed[0], int(parsed[1]["number"])
         if not data:
             return ChainOrigin(position_from_stored(partition, 0, ()), number=number)

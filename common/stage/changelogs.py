@@ -61,8 +61,7 @@ def spans_of(offsets: Iterable[int]) -> tuple[Span, ...]:
     spans: list[Span] = []
     for offset in offsets:
         if spans and spans[-1].end > offset:
-            msg = f"offset {offset} comes after {spans[-1].last_offset}"
-            raise ValueError(msg)
+            raise ValueError(f"offset {offset} comes after {spans[-1].last_offset}")
         if spans and spans[-1].end == offset:
             spans[-1] = Span(spans[-1].start, Position(offset + 1))
         else:

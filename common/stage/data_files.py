@@ -96,12 +96,10 @@ def require_own_file(path: str, partition: TopicPartition, start: Position, part
     """Raises ValueError for a path below a table that is not a data file of the flush at ``start`` (rule 5)."""
     name = _parsed(path)
     if name is None:
-        msg = f"the path {path!r} is not the name of a data file of a stage writer"
-        raise ValueError(msg)
+        raise ValueError(f"the path {path!r} is not the name of a data file of a stage writer")
     _require_owner(name, path, partition, range(start, start + 1))
     if [column for column, _ in name.partition_values] != list(map(shortened, partition_by)):
-        msg = f"the file {path!r} lies in folders of other columns than its table is partitioned by"
-        raise ValueError(msg)
+        raise ValueError(f"the file {path!r} lies in folders of other columns than its table is partitioned by")
 
 
 def require_own_waiting_file(path: str, table: str, partition: TopicPartition, start: Position) -> None:
@@ -122,16 +120,14 @@ def require_own_replay_file(path: str, table: str, partition: TopicPartition, st
 def _below_waiting_folder(path: str, table: str) -> str:
     folder = waiting_folder(table)
     if not path.startswith(folder):
-        msg = f"the path {path!r} is not below {folder}, where files wait for {table}"
-        raise ValueError(msg)
+        raise ValueError(f"the path {path!r} is not below {folder}, where files wait for {table}")
     return path.removeprefix(folder)
 
 
 def _require_owner(name: DataFileName, path: str, partition: TopicPartition, starts: range) -> None:
     owner = name.topic_partition
     if owner.topic != shortened(partition.topic) or owner.partition != partition.partition or name.start not in starts:
-        msg = f"the file {path!r} belongs to {owner} at {name.start}, not to {partition} at {starts.start}"
-        raise ValueError(msg)
+        raise ValueError(f"the file {path!r} belongs to {owner} at {name.start}, not to {partition} at {starts.start}")
 
 
 def _parsed(path: str) -> DataFileName | None:

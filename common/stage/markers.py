@@ -387,8 +387,7 @@ def marker_to_bytes(marker: Marker) -> bytes:
 def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
     marker_name = MarkerName(TopicPartition(Topic(stored.topic), Partition(stored.partition)), Position(stored.start))
     if marker_name != name:
-        msg = f"its content speaks of {marker_name.path}"
-        raise ValueError(msg)
+        raise ValueError(f"its content speaks of {marker_name.path}")
     for table in stored.tables:
         _require_own_files(name, table)
     require_own_outboxes(name.topic_partition, stored.outboxes)
@@ -411,19 +410,16 @@ def _require_own_files(name: MarkerName, table: StagedTable) -> None:
     for file in table.files:
         _require_own(name, table, file)
     if table.merge is not None and any(not file.is_mixed for file in table.files):
-        msg = f"a file of {table.url}, whose rows are to be merged, does not wait in the stage"
-        raise ValueError(msg)
+        raise ValueError(f"a file of {table.url}, whose rows are to be merged, does not wait in the stage")
 
 
 def _require_own(name: MarkerName, table: StagedTable, file: StagedFile) -> None:
     """Raises ValueError for a file that does not belong to this marker (rule 4)."""
     if _leaves_its_root(file.path):
-        msg = f"the path {file.path!r} leaves its table's root"
-        raise ValueError(msg)
+        raise ValueError(f"the path {file.path!r} leaves its table's root")
     if file.partition_values is None:
         require_own_waiting_file(file.path, table.url, name.topic_partition, name.start)
         return
     require_own_file(file.path, name.topic_partition, name.start, table.partition_by)
     if set(file.partition_values) != set(table.partition_by):
-        msg = f"the file {file.path!r} has values of other columns than its table is partitioned by"
-        raise ValueError(msg)
+        raise ValueError(f"the file {file.path!r} has values of other columns than its table is partitioned by")

@@ -204,12 +204,10 @@ def position_from_stored(topic_partition: TopicPartition, position: int, stored:
         return Position(position)
     ends = [InputEnd(TopicPartition(Topic(end.topic), Partition(end.partition)), Position(end.end)) for end in stored]
     if tuple(sorted(end.partition for end in ends)) != inputs_of(topic_partition):
-        msg = f"its inputs are not those of {topic_partition}"
-        raise ValueError(msg)
+        raise ValueError(f"its inputs are not those of {topic_partition}")
     merged = merged_position(ends)
     if merged != position:
-        msg = f"its inputs come to {merged}, and it ends at {position}"
-        raise ValueError(msg)
+        raise ValueError(f"its inputs come to {merged}, and it ends at {position}")
     return merged
 
 
@@ -222,6 +220,5 @@ def start_from_stored(start: int, stored: Sequence[StoredInput]) -> Position:
         InputEnd(TopicPartition(Topic(end.topic), Partition(end.partition)), Position(end.start or 0)) for end in known
     )
     if position != start:
-        msg = f"its inputs' starts come to {position}, and it starts at {start}"
-        raise ValueError(msg)
+        raise ValueError(f"its inputs' starts come to {position}, and it starts at {start}")
     return position

@@ -47,5 +47,4 @@ def require_own_outboxes(partition: TopicPartition, paths: Iterable[str]) -> Non
     for path in paths:
         name = OutboxName.parse(path)
         if name is None or name.partition != partition:
-            msg = f"{path!r} is not an outbox of {partition}"
-            raise ValueError(msg)
+            raise ValueError(f"{path!r} is not an outbox of {partition}")

@@ -166,16 +166,13 @@ def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replaceme
     partition = TopicPartition(Topic(stored.topic), Partition(stored.partition))
     stored_name = ReplacementName(partition, stored.start, stored.request)
     if stored_name != name:
-        msg = f"its content speaks of {stored_name.path}"
-        raise ValueError(msg)
+        raise ValueError(f"its content speaks of {stored_name.path}")
     for url, file in ((table.url, file) for table in stored.tables for file in table.files):
         if ".." in file.path.split("/") or "://" in file.path:
-            msg = f"the path {file.path!r} leaves the stage"
-            raise ValueError(msg)
+            raise ValueError(f"the path {file.path!r} leaves the stage")
         require_own_replay_file(file.path, url, partition, range(stored.start, stored.end + 1))
     span, only = Span(stored.start, stored.end), stored.only
     ordered = all(span.end < other.start for span, other in pairwise(only))
     if only and not (ordered and only[0].start == span.start and only[-1].end == span.end):
-        msg = f"its runs of offsets do not go from {span.start} to {span.end} in order"
-        raise ValueError(msg)
+        raise ValueError(f"its runs of offsets do not go from {span.start} to {span.end} in order")
     return Replacement(span=span, **same_fields(stored, Replacement))

@@ -142,8 +142,7 @@ def require_own_state(partition: TopicPartition, files: StateFiles) -> None:
         name = StateFileName.parse(path)
         wanted = StateKind.SNAPSHOT if path == files.snapshot else StateKind.CHANGES
         if name is None or name.partition != partition or name.kind is not wanted:
-            msg = f"the state file {path!r} is no {wanted} of {partition}"
-            raise ValueError(msg)
+            raise ValueError(f"the state file {path!r} is no {wanted} of {partition}")
 
 
 @dataclass(frozen=True, slots=True)

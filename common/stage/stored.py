@@ -60,24 +60,20 @@ def reading(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except SchemaError as error:
-        msg = f"{what} cannot be read: {one_line(error.problem)}"
-        raise MarkerError(msg, remedy) from error
+        raise MarkerError(f"{what} cannot be read: {one_line(error.problem)}", remedy) from error
     except ValueError as error:
         detail = one_line(_first_problem(error) if isinstance(error, ValidationError) else str(error))
-        msg = f"{what} cannot be read: {detail}"
-        raise MarkerError(msg, remedy) from error
+        raise MarkerError(f"{what} cannot be read: {detail}", remedy) from error
 
 
 def require_known_version(what: str, data: bytes, highest: int) -> None:
     """Refuse a newer form (rule 1). Raises MarkerError, and ValueError if there is no version, or it is too large."""
     problem = beyond_bounds(data)
     if problem is not None:
-        msg = f"it {problem}, and these programs write no such object there"
-        raise ValueError(msg)
+        raise ValueError(f"it {problem}, and these programs write no such object there")
     version = _Versioned.model_validate_json(data).version
     if version > highest:
-        msg = f"{what} has format version {version}; this program reads up to {highest}"
-        raise NewerFormatError(msg, UPGRADE)
+        raise NewerFormatError(f"{what} has format version {version}; this program reads up to {highest}", UPGRADE)
 
 
 def read_object(form: StoredForm[_Value], what: str, data: bytes, remedy: str) -> _Value:

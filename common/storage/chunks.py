@@ -31,8 +31,7 @@ class ByteChunks:
         """The bytes ``[start:stop]``; without a step."""
         start, stop, step = bounds.indices(self.size_bytes)
         if step != 1:
-            msg = "pieces cannot be sliced with a step"
-            raise ValueError(msg)
+            raise ValueError("pieces cannot be sliced with a step")
         parts: list[bytes] = []
         index = bisect_right(self._ends, start)
         while start < stop:

@@ -250,8 +250,7 @@ class FsspecStore:
         try:
             yield
         except PermissionError as error:
-            msg = f"may not {verb} {self.url}/{path}: {error}"
-            raise StoreRefusedError(msg, _CREDENTIALS) from error
+            raise StoreRefusedError(f"may not {verb} {self.url}/{path}: {error}", _CREDENTIALS) from error
         except Exception as error:
             # fsspec's back ends raise any error of their SDK; all of them are the store's. S3's client is made with the
             # first request, and only then knows its options.

@@ -38,20 +38,17 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(:?)(/*)(.*)")
 def require_url(url: str) -> str:
     """The URL again; raises ValueError for one that is neither an absolute path nor the URL of a known store."""
     if not url:
-        msg = "is empty; it needs a value"
-        raise ValueError(msg)
+        raise ValueError("is empty; it needs a value")
     if url != url.strip() or not url.isprintable():
         msg = "begins or ends with white space, or holds a character that cannot be printed; write the URL alone"
         raise ValueError(msg)
     if "{" in url or "}" in url:
-        msg = (
+        raise ValueError(
             "holds { or }, and nothing is filled in there: it would be a folder of that name; write the URL of one "
             "place (${NAME} is an environment variable, and routes have a table for each value)"
         )
-        raise ValueError(msg)
     if "::" in url:
-        msg = "chains file systems with ::, which the loader cannot open; write the URL of the store itself"
-        raise ValueError(msg)
+        raise ValueError("chains file systems with ::, which the loader cannot open; write the URL of the store itself")
     path = url if url.startswith("/") else _path_of(url)
     if path == "/" or re.search(r"//|/\.\.?(/|$)", path):
         plain = re.sub(r"/(\.?/)+", "/", path)

@@ -32,8 +32,7 @@ def clean(
     try:
         age_s = settings.loader.clean_up_older_than_s if older_than is None else parse_duration_s(older_than)
     except ValueError as error:
-        msg = f"--older-than {older_than!r} {error}"
-        raise UsageError(msg, "write for example --older-than 7d") from None
+        raise UsageError(f"--older-than {older_than!r} {error}", "write for example --older-than 7d") from None
     with parallel_requests() as parallel, progress("objects") as advance:
         work = CleanUp(settings, table_stores(settings), parallel, advance)
         tallies = work.run(age_s, remove=yes)

@@ -132,8 +132,7 @@ def _export(dead_letters: StoredDeadLetters, output: Path, file_format: ExportFo
     try:
         file = sys.stdout.buffer if str(output) == "-" else stack.enter_context(output.open("wb"))
     except OSError as error:
-        msg = f"{output} cannot be written: {error.strerror}"
-        raise UsageError(msg, "choose another file") from None
+        raise UsageError(f"{output} cannot be written: {error.strerror}", "choose another file") from None
     write = write_ndjson if file_format is ExportFormat.NDJSON else write_parquet
     advance = stack.enter_context(progress("dead letters"))
     return write(file, dead_letters.rows(), advance)

@@ -45,8 +45,7 @@ def explain(
             story = explainer.offset(_stream(settings, topic), topic_partition, Offset(offset))
             echo(json.dumps(offset_to_json(story), indent=2) if as_json else offset_to_text(story))
         else:
-            msg = "explain answers one question: about a version, or about an offset"
-            raise UsageError(msg, _ASK)
+            raise UsageError("explain answers one question: about a version, or about an offset", _ASK)
 
 
 def _table(settings: Settings, url: str | None) -> str:
@@ -67,6 +66,5 @@ def _stream(settings: Settings, topic: str) -> Stream:
     stream = settings.stream_of(topic)
     if stream is None:
         named = ", ".join(chain.chain_of(name) for chain in settings.streams for name in chain.topics)
-        msg = f"no stream of this config reads the topic {topic!r}"
-        raise UsageError(msg, f"the streams read {named}")
+        raise UsageError(f"no stream of this config reads the topic {topic!r}", f"the streams read {named}")
     return stream

@@ -40,8 +40,7 @@ def services(
 ) -> None:
     """Show the last OPTIMIZE, VACUUM, checkpoint and statistics of each table, and what is due; or run it now."""
     if run and dry_run:
-        msg = "--run and --dry-run contradict each other"
-        raise UsageError(msg, "use --dry-run first, then --run")
+        raise UsageError("--run and --dry-run contradict each other", "use --dry-run first, then --run")
     settings = settings_from(config)
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:

@@ -237,8 +237,7 @@ def table_errors(verb: str, url: str, remedy: str) -> Iterator[None]:
         problem = first_line(error)
         if _BY_PATH in problem:
             problem, remedy = COMMITS_OF_A_CATALOG
-        msg = f"cannot {verb} the Delta table {url}: {problem}"
-        raise TableError(msg, remedy) from error
+        raise TableError(f"cannot {verb} the Delta table {url}: {problem}", remedy) from error
 
 
 def first_line(error: Exception) -> str:

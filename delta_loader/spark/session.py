@@ -75,8 +75,7 @@ def build_session(settings: Settings) -> SparkSession:
         raise
     except Exception as error:
         # PySpark raises its own RuntimeErrors, Java's exceptions, and those of its subprocess.
-        msg = f"Spark does not start: {error}"
-        raise TableError(msg, start_remedy(os.getuid())) from error
+        raise TableError(f"Spark does not start: {error}", start_remedy(os.getuid())) from error
     return spark
 
 

@@ -172,8 +172,7 @@ class KafkaChangelogReader:
     def require_same(self, partition: TopicPartition, topic_id: str | None) -> None:
         topic_ids = self._topics.topic_ids([partition.topic])
         if partition.topic not in topic_ids:
-            msg = f"the topic {partition.topic}, which stored a task's state changes, no longer exists"
-            raise StateError(msg)
+            raise StateError(f"the topic {partition.topic}, which stored a task's state changes, no longer exists")
         if None not in {topic_id, topic_ids[partition.topic]} and topic_id != topic_ids[partition.topic]:
             msg = f"the topic {partition.topic}, which stored a task's state changes, was deleted and created again"
             raise StateError(msg)

@@ -224,8 +224,7 @@ class PendingConverter(WithoutTasks):
     def waits(self, batch: MessageBatch) -> ColumnsWait:
         """The stream's columns, which are wanted from now on."""
         if self.columns is None:
-            msg = f"nothing determines the columns of {self.stream.app_id}"
-            raise TypeError(msg)
+            raise TypeError(f"nothing determines the columns of {self.stream.app_id}")
         is_registered = self.stream.record.columns_from is ColumnsFrom.REGISTRY
         in_headers = self.stream.record.framing == "confluent_header"
         self.columns.want(schema_keys(batch, in_headers=in_headers) if is_registered else ())

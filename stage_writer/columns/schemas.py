@@ -198,8 +198,7 @@ def columns_of_schema(stream: Stream, schema: RegisteredSchema | bytes, compile_
     try:
         columns, formats = _of_messages(stream, schema, compile_protobuf)
     except RecursionError:
-        msg = "the schema is nested too deeply"
-        raise SchemaError(msg, "declare the columns yourself") from None
+        raise SchemaError("the schema is nested too deeply", "declare the columns yourself") from None
     if not stream.record.has_events:
         return columns, formats
     image = columns.field(_IMAGE)

@@ -75,8 +75,7 @@ class UnsourcedError(TypeError):
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    msg = f"{text} is not JSON"
-    raise NotOneDocumentError(msg)
+    raise NotOneDocumentError(f"{text} is not JSON")
 
 
 _DECODER = json.JSONDecoder(
@@ -92,10 +91,8 @@ def parse_document(text: str, *, sourced: bool = False) -> Json:
             return document
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
-            msg = f"a second document, or other text, begins at character {error.pos}"
-            raise NotOneDocumentError(msg) from error
-        msg = f"{error.msg} at character {error.pos}"
-        raise NotOneDocumentError(msg) from error
+            raise NotOneDocumentError(f"a second document, or other text, begins at character {error.pos}") from error
+        raise NotOneDocumentError(f"{error.msg} at character {error.pos}") from error
     except RecursionError:
         pass
     return _Loop(text, sourced=sourced).document()
@@ -113,8 +110,7 @@ def json_text(value: Json) -> str:
         case SourcedText() | SourcedArray() | SourcedObject():
             return value.source.text
         case _:
-            msg = "only the values of a sourced document know their text"
-            raise UnsourcedError(msg)
+            raise UnsourcedError("only the values of a sourced document know their text")
 
 
 class _Loop:
@@ -174,8 +170,7 @@ class _Loop:
             self._fail("a second document, or other text, begins")
 
     def _fail(self, problem: str) -> NoReturn:
-        msg = f"{problem} at character {self._at}"
-        raise NotOneDocumentError(msg)
+        raise NotOneDocumentError(f"{problem} at character {self._at}")
 
     def _name(self) -> str:
         self._expect('"')

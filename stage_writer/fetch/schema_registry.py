@@ -159,8 +159,7 @@ class SchemaRegistry:
         """A schema whose type is known; see the port."""
         registered = self._schemas[schema]
         if registered is None:
-            msg = f"the registry does not have the schema {schema}"
-            raise LookupError(msg)
+            raise LookupError(f"the registry does not have the schema {schema}")
         return registered
 
     def _unknown(self, ids: Sequence[SchemaKey]) -> list[SchemaKey]:
@@ -288,8 +287,7 @@ def _client(settings: Mapping[str, Option]) -> _Client:
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
     except ImportError as error:
-        msg = f"framing: confluent needs a package that is not installed ({error.name})"
-        raise ConfigError(msg, _EXTRA) from error
+        raise ConfigError(f"framing: confluent needs a package that is not installed ({error.name})", _EXTRA) from error
     try:
         client: _Client = SchemaRegistryClient(dict(settings))
     except (ValueError, TypeError) as error:

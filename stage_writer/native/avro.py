@@ -38,8 +38,7 @@ class AvroLibrary:
             self.new, self.free = library.kde_avro_new, library.kde_avro_free
             self.read, self.take = library.kde_avro_read, library.kde_avro_take
         except AttributeError as error:
-            msg = f"{path} is a different library: {error}"
-            raise OSError(msg) from error
+            raise OSError(f"{path} is a different library: {error}") from error
         self.new.restype, self.new.argtypes = pointer, [pointer, ctypes.c_int32, ctypes.c_char_p, number]
         self.free.restype, self.free.argtypes = None, [pointer]
         self.read.restype = number
@@ -59,8 +58,7 @@ class NativeAvroReader:
         self._library = library
         self._handle = library.new(parts.ctypes.data, len(parts), texts, len(texts))
         if not self._handle:
-            msg = f"no reader for {len(parts)} values of an Avro record"
-            raise MemoryError(msg)
+            raise MemoryError(f"no reader for {len(parts)} values of an Avro record")
         weakref.finalize(self, library.free, self._handle)
 
     def read(self, bodies: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, NDArray[np.bool_]]:
@@ -81,8 +79,7 @@ class NativeAvroReader:
             ends[1:].ctypes.data,
         )
         if size < 0:
-            msg = f"no memory for the JSON of {data.size} bytes of Avro"
-            raise MemoryError(msg)
+            raise MemoryError(f"no memory for the JSON of {data.size} bytes of Avro")
         buffer = pa.allocate_buffer(size)
         self._library.take(self._handle, buffer.address)
         is_taken = verdicts != 0

@@ -57,8 +57,7 @@ def compile_library(target: Path, environ: Mapping[str, str] = os.environ, *, ma
             if not outputs[-1]:
                 made.replace(target)
                 return
-    msg = "\n".join(outputs) or "there is no C compiler (cc, gcc or clang), and CC is not set"
-    raise CompileError(msg)
+    raise CompileError("\n".join(outputs) or "there is no C compiler (cc, gcc or clang), and CC is not set")
 
 
 def _system_compilers(environ: Mapping[str, str]) -> list[list[str]]:

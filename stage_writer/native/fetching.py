@@ -130,13 +130,11 @@ class QueueReader:
         try:
             self._own = _Own(path)
         except AttributeError as error:
-            msg = f"{path} is a different library: {error}"
-            raise OSError(msg) from error
+            raise OSError(f"{path} is a different library: {error}") from error
         given = (_POINTER * len(_CALLS))(*calls)
         self._reader_of_queues = self._own.new(ctypes.addressof(given), queue)
         if not self._reader_of_queues:
-            msg = "no memory to consume messages"
-            raise MemoryError(msg)
+            raise MemoryError("no memory to consume messages")
         self.free = weakref.finalize(self, self._own.free, self._reader_of_queues)
 
     def guard_errors(self, callback: int) -> int:
@@ -146,16 +144,14 @@ class QueueReader:
     def read_headers(self, topic: str) -> None:
         """Read the headers of this topic's messages, too."""
         if not self._own.read_headers(self._reader_of_queues, topic.encode()):
-            msg = "no memory for the name of a topic"
-            raise MemoryError(msg)
+            raise MemoryError("no memory for the name of a topic")
 
     def take(self, most: int, most_bytes: int, timeout_s: float) -> tuple[int, int]:
         """Read what is available, or wait for the first message; returns how many are held now, and how many bytes."""
         taken_bytes = np.zeros(1, np.int64)
         held = self._own.take(self._reader_of_queues, most, most_bytes, int(timeout_s * 1000), taken_bytes.ctypes.data)
         if held < 0:
-            msg = "no memory for a batch of messages"
-            raise MemoryError(msg)
+            raise MemoryError("no memory for a batch of messages")
         return held, int(taken_bytes[0])
 
     def give(self) -> FetchedMessages:
@@ -228,8 +224,7 @@ class NativeFetch:
         try:
             self._functions = _Kafka()
         except AttributeError as error:
-            msg = f"confluent-kafka does not export the functions of librdkafka: {error}"
-            raise OSError(msg) from error
+            raise OSError(f"confluent-kafka does not export the functions of librdkafka: {error}") from error
         self._kafka = _handle_of(consumer, self._functions)
         properties = self._functions.properties(self._kafka)
         callback = _error_callback(properties, self._functions)
@@ -293,8 +288,7 @@ def _error_callback(properties: int, functions: _Kafka) -> int:
     try:
         return int(text.value or b"0", 16)
     except ValueError:
-        msg = f"librdkafka's callback for errors has an unknown form: {text.value!r}"
-        raise OSError(msg) from None
+        raise OSError(f"librdkafka's callback for errors has an unknown form: {text.value!r}") from None
 
 
 def _handle_of(consumer: Consumer, functions: _Kafka) -> int:
@@ -303,13 +297,11 @@ def _handle_of(consumer: Consumer, functions: _Kafka) -> int:
         memory.seek(id(consumer) + object.__basicsize__)
         handle = int.from_bytes(memory.read(8), sys.byteorder)
         if handle % 8 or handle >> 47:
-            msg = "confluent-kafka's consumer has an unknown layout"
-            raise OSError(msg)
+            raise OSError("confluent-kafka's consumer has an unknown layout")
         memory.seek(handle)
         memory.read(_LOOKED_AT_BYTES)
     if functions.opaque(handle) != id(consumer) or functions.type(handle) != _CONSUMER:
-        msg = "confluent-kafka's consumer has an unknown layout"
-        raise OSError(msg)
+        raise OSError("confluent-kafka's consumer has an unknown layout")
     return handle
 
 

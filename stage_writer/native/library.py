@@ -62,8 +62,7 @@ def find_reader(wanted: Native, environ: Mapping[str, str] = os.environ) -> Nati
     except OSError as error:
         problem = f"the native JSON reader is missing: {error}"
     if wanted is Native.ON:
-        msg = f"writer.native is on, but {problem}"
-        raise ConfigError(msg, REMEDY)
+        raise ConfigError(f"writer.native is on, but {problem}", REMEDY)
     return NativeDecoders(no_native_decoder, no_avro_pass, problem)
 
 
@@ -73,8 +72,7 @@ def load(path: Path) -> Library:
     reader = library.native_decoder(parse_ddl("a ARRAY<DOUBLE>, b STRING"), STRICT)
     taken = None if reader is None else reader.read(pa.array([_RECORD], pa.binary()))
     if taken is None or taken.rows.to_pylist() != [{"a": [1.5, None], "b": "é"}]:
-        msg = f"{path} gives wrong results"
-        raise OSError(msg)
+        raise OSError(f"{path} gives wrong results")
     return library
 
 
@@ -87,6 +85,5 @@ def load_avro(path: Path) -> AvroLibrary:
     body = pa.array([b"\x03\x04\xc3\xa9", b"\x03\x04\xc3"], pa.large_binary())
     taken = None if reader is None else reader.read(body)
     if taken is None or taken[0].to_pylist() != ['{"a":-2,"b":"é"}'.encode()] or taken[1].tolist() != [True, False]:
-        msg = f"{path} gives wrong results for Avro"
-        raise OSError(msg)
+        raise OSError(f"{path} gives wrong results for Avro")
     return library

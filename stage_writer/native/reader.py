@@ -40,8 +40,7 @@ class Library:
             self.new, self.free = library.kde_new, library.kde_free
             self.read, self.sizes, self.take = library.kde_read, library.kde_sizes, library.kde_take
         except AttributeError as error:
-            msg = f"{path} is a different library: {error}"
-            raise OSError(msg) from error
+            raise OSError(f"{path} is a different library: {error}") from error
         self.new.restype, self.new.argtypes = pointer, [pointer, ctypes.c_int32, ctypes.c_char_p, number, pointer]
         self.free.restype, self.free.argtypes = None, [pointer]
         self.read.restype, self.read.argtypes = number, [pointer, pointer, number, pointer, number, pointer]
@@ -65,8 +64,7 @@ class NativeReader:
             plan.parts.ctypes.data, len(plan.nodes), plan.names, len(plan.names), powers.ctypes.data
         )
         if not self._handle:
-            msg = f"no reader for {len(plan.nodes)} values of a record"
-            raise MemoryError(msg)
+            raise MemoryError(f"no reader for {len(plan.nodes)} values of a record")
         weakref.finalize(self, library.free, self._handle)
 
     def read(self, block: pa.BinaryArray) -> DecodedBlock:
@@ -79,8 +77,7 @@ class NativeReader:
                 self._handle, data.address, data.size, first.ctypes.data, count, verdicts.ctypes.data
             )
             if taken < 0:
-                msg = f"no memory for the columns of {data.size} bytes of messages"
-                raise MemoryError(msg)
+                raise MemoryError(f"no memory for the columns of {data.size} bytes of messages")
         is_taken = verdicts != 0
         return DecodedBlock(self._taken(), is_taken, verdicts[is_taken] == _TAKEN_WITH_UNKNOWN)
 

@@ -156,8 +156,7 @@ def missing_topic(stream: Stream, topic: str) -> ConfigError:
 def require_all(held: Sequence[str], *, stopped: bool) -> None:
     """Raises when the run did not stage everything; ``held`` has one line per Kafka partition that waits."""
     if stopped:
-        msg = "stopped before everything was staged"
-        raise KafkaDeltaExpressError(msg, "nothing is lost; run it again")
+        raise KafkaDeltaExpressError("stopped before everything was staged", "nothing is lost; run it again")
     if held:
         raise HeldError("not everything could be staged: " + "; ".join(held), "follow the remedies, and run it again")
 

@@ -57,8 +57,7 @@ class DeadLetterExport:
             raise UsageError(msg, _EXPORT) from None
         missing = [name for name in _COLUMNS if name not in table.column_names]
         if missing:
-            msg = f"{path} is not an export of dead letters: it has no column {missing[0]}"
-            raise UsageError(msg, _EXPORT)
+            raise UsageError(f"{path} is not an export of dead letters: it has no column {missing[0]}", _EXPORT)
         if not named:
             table = table.append_column(_APP_ID, pa.nulls(len(table), pa.string()))
         table = table.sort_by([(name, "ascending") for name in (_APP_ID, *_PLACE)])

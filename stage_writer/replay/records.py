@@ -128,8 +128,7 @@ def replayable(settings: Settings, topic: str) -> Stream:
     """The stream whose rows can be replaced. Raises UsageError."""
     stream = settings.stream_of(topic)
     if stream is None:
-        msg = f"no stream of the config reads the topic {topic!r}"
-        raise UsageError(msg, "use a topic of streams[].topics")
+        raise UsageError(f"no stream of the config reads the topic {topic!r}", "use a topic of streams[].topics")
     if stream.merge is not None:
         msg = (
             f"the stream {stream.app_id!r} merges change events: a row is the result of many events, and replacing "
@@ -336,8 +335,7 @@ class Replay:
             )
             raise UsageError(msg, "choose a smaller range, or a longer loader.marker_retention")
         if isinstance(self._store.create(name.path, data), AlreadyExists):
-            msg = f"the request {name.path} exists already"
-            raise StoreError(msg, "run the command again")
+            raise StoreError(f"the request {name.path} exists already", "run the command again")
         return _replayed(requested, sums, sum(map(len, files.values())), name.path)
 
     def _write(self, partition: TopicPartition, buffer: Buffer, files: dict[str, list[ReplacementFile]]) -> None:

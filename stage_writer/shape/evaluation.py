@@ -156,8 +156,7 @@ class Evaluator:
             failing = self._failing_by_halves(source)
             columns = self._values(source.filter(pa.array(~failing)))
         if isinstance(columns, str):
-            msg = f"{self._settings}: {columns}"
-            raise ExpressionError(msg, "rewrite the expressions: they fail for all records")
+            raise ExpressionError(f"{self._settings}: {columns}", "rewrite the expressions: they fail for all records")
         return columns, self._reasons(source, np.flatnonzero(failing).tolist())
 
     def _values(self, source: pa.Table) -> list[pa.ChunkedArray] | str:
@@ -167,8 +166,7 @@ class Evaluator:
         except duckdb.Error as error:
             return _first_line(error)
         if table.num_rows != source.num_rows:
-            msg = "an expression changed the number of rows"
-            raise RuntimeError(msg)
+            raise RuntimeError("an expression changed the number of rows")
         columns = [column.cast(arrow_type) for column, arrow_type in zip(table.columns, self._arrow_types, strict=True)]
         if any(_beyond_calendar(column).any() for column in columns):
             return "the result is outside the years 1 to 9999"

@@ -164,5 +164,4 @@ def _with_kafka(parent: StreamTasks, table: TableFormat, messages: Messages, ind
 def _require_all(records: int, *parts: int) -> None:
     """Rule 1."""
     if sum(parts) != records:
-        msg = f"{records} messages became {parts} with rows, dead letters, tombstones and filtered ones"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{records} messages became {parts} with rows, dead letters, tombstones and filtered ones")

@@ -197,8 +197,7 @@ class _Readers:
     def __enter__(self) -> None:
         with self._lock:
             if self._is_over:
-                msg = "the task is gone"
-                raise StoreError(msg, "nothing is lost: its next owner reads the messages again")
+                raise StoreError("the task is gone", "nothing is lost: its next owner reads the messages again")
             self._count += 1
 
     def __exit__(self, *_: object) -> None:

@@ -30,8 +30,7 @@ def topology_of(stream: Stream) -> BuiltTopology:
     """The stream's topology. Raises ConfigError, or its subclasses SchemaError and ExpressionError."""
     name = stream.topology
     if name is None:
-        msg = f"the stream {stream.app_id!r} has no topology"
-        raise TypeError(msg)
+        raise TypeError(f"the stream {stream.app_id!r} has no topology")
     module, _, function = name.partition(":")
     made = _called(name, _function(_module(name, module, stream.topology_packages), name, function))
     build = getattr(made, "build", None)  # returned by a StreamsBuilder
@@ -42,8 +41,7 @@ def topology_of(stream: Stream) -> BuiltTopology:
     try:
         topology = made.check()
     except ConfigError as error:
-        msg = f"topology {name!r}: {error.problem}"
-        raise type(error)(msg, error.remedy) from error
+        raise type(error)(f"topology {name!r}: {error.problem}", error.remedy) from error
     _check_topics(name, stream, topology)
     _check_tables(name, stream, topology)
     return topology
@@ -59,23 +57,18 @@ def _module(name: str, module: str, packages: Collection[str]) -> ModuleType:
     except ImportError as error:
         shadowed = shadowed_by(error)
         if shadowed is not None:
-            msg = f"topology {name!r}: {shadowed.problem}"
-            raise ConfigError(msg, shadowed.remedy) from None
+            raise ConfigError(f"topology {name!r}: {shadowed.problem}", shadowed.remedy) from None
         if not isinstance(error, ModuleNotFoundError):
-            msg = f"the module of topology {name!r} cannot be imported"
-            raise _failed(msg, error) from None
+            raise _failed(f"the module of topology {name!r} cannot be imported", error) from None
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):
             problem = f"topology names the module {module!r}, but there is no module {error.name!r}"
             remedy = f"install its package, or start the writer in the folder that contains it (this is {here})"
             raise ConfigError(problem, remedy) from None
-        msg = f"the module of topology {name!r} cannot be imported"
-        raise _failed(msg, error) from None
+        raise _failed(f"the module of topology {name!r} cannot be imported", error) from None
     except KafkaDeltaExpressError as error:
-        msg = f"topology {name!r}: {error.problem}"
-        raise ConfigError(msg, error.remedy) from error
+        raise ConfigError(f"topology {name!r}: {error.problem}", error.remedy) from error
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-        msg = f"the module of topology {name!r} cannot be imported"
-        raise _failed(msg, error) from None
+        raise _failed(f"the module of topology {name!r} cannot be imported", error) from None
 
 
 def _function(module: ModuleType, name: str, function: str) -> Callable[[], object]:
@@ -96,11 +89,9 @@ def _called(name: str, function: Callable[[], object]) -> object:
     try:
         return function()
     except KafkaDeltaExpressError as error:
-        msg = f"topology {name!r}: {error.problem}"
-        raise type(error)(msg, error.remedy) from error
+        raise type(error)(f"topology {name!r}: {error.problem}", error.remedy) from error
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-        msg = f"topology {name!r} cannot be built"
-        raise _failed(msg, error) from None
+        raise _failed(f"topology {name!r} cannot be built", error) from None
 
 
 def _check_topics(name: str, stream: Stream, topology: BuiltTopology) -> None:
@@ -124,8 +115,7 @@ def _check_tables(name: str, stream: Stream, topology: BuiltTopology) -> None:
     try:
         check_tables(topology, declared_of(stream))
     except ConfigError as error:
-        msg = f"topology {name!r}: {error.problem}"
-        raise type(error)(msg, error.remedy) from error
+        raise type(error)(f"topology {name!r}: {error.problem}", error.remedy) from error
 
 
 def _failed(what: str, error: Exception) -> ConfigError:

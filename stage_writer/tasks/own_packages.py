@@ -77,8 +77,7 @@ def _load(alias: str, folder: Path) -> None:
     else:
         spec = importlib.util.spec_from_file_location(alias, file, submodule_search_locations=[str(folder)])
     if spec is None:
-        msg = f"the package in {folder} cannot be loaded"
-        raise ConfigError(msg, "rename it")
+        raise ConfigError(f"the package in {folder} cannot be loaded", "rename it")
     spec.submodule_search_locations = [str(folder)]
     module = importlib.util.module_from_spec(spec)
     sys.modules[alias] = module

@@ -172,12 +172,10 @@ def _connected(
     for store, name in connections:
         if store not in stores:
             remedy = "add it with add_state_store, and check its spelling"
-            msg = f"the processor {name!r} uses the state store {store!r}, which does not exist"
-            raise ConfigError(msg, remedy)
+            raise ConfigError(f"the processor {name!r} uses the state store {store!r}, which does not exist", remedy)
         if not isinstance(nodes.get(name), ProcessorNode):
             remedy = "name processors: sources, steps and sinks have no stores"
-            msg = f"the state store {store!r} is connected to {name!r}, which is not a processor"
-            raise ConfigError(msg, remedy)
+            raise ConfigError(f"the state store {store!r} is connected to {name!r}, which is not a processor", remedy)
         stores_of_nodes[name].add(store)
     return {name: frozenset(of_node) for name, of_node in stores_of_nodes.items()}
 
@@ -189,19 +187,16 @@ def _require_used(
     connected: Mapping[str, frozenset[str]],
 ) -> None:
     if not any(isinstance(node, SourceNode) for node in nodes):
-        msg = "the topology has no source"
-        raise ConfigError(msg, "add one with add_source")
+        raise ConfigError("the topology has no source", "add one with add_source")
     for node in nodes:
         if isinstance(node, SourceNode | StepNode) and not children.get(node.name):
             remedy = "add a node that receives its records, or remove it"
-            msg = f"no node receives the records of {node.name!r}"
-            raise ConfigError(msg, remedy)
+            raise ConfigError(f"no node receives the records of {node.name!r}", remedy)
     used = frozenset[str]().union(*connected.values())
     for store in stores:
         if store not in used:
             remedy = "name its processors in add_state_store, or remove it"
-            msg = f"no processor uses the state store {store!r}"
-            raise ConfigError(msg, remedy)
+            raise ConfigError(f"no processor uses the state store {store!r}", remedy)
 
 
 class _Bound:
@@ -227,8 +222,7 @@ class _Bound:
             case ProcessorNode() | TopicSink() if after_late:
                 problem = f"{node.name!r} comes after the step {after_late[0]!r}, which comes after a processor"
                 remedy = "write that step as a processor, or put it before the first processor of its path"
-                msg = f"{problem}: a batch's records would be out of order"
-                raise ConfigError(msg, remedy)
+                raise ConfigError(f"{problem}: a batch's records would be out of order", remedy)
             case TableSink():
                 without = [name for name in node.parents if name in self._early_nodes and name not in self.columns]
                 if without:
@@ -259,8 +253,7 @@ class _Bound:
         try:
             step = node.step.bind(first)
         except ConfigError as error:
-            msg = f"the step {node.name!r}: {error.problem}"
-            raise type(error)(msg, error.remedy) from error
+            raise type(error)(f"the step {node.name!r}: {error.problem}", error.remedy) from error
         if not early and getattr(step, "needs_kafka", False):
             msg = f"the step {node.name!r} comes after a processor, but uses kafka.*"
             raise SchemaError(msg, "copy what you need of it into a column before the first processor")

@@ -64,8 +64,7 @@ def kafka_time(timestamp_ms: Any) -> int:  # noqa: ANN401 - the user's
     is_whole = isinstance(timestamp_ms, float) and timestamp_ms.is_integer()
     whole_ms = int(timestamp_ms) if is_whole else index(timestamp_ms)
     if not -_LATEST_MS <= whole_ms <= _LATEST_MS:
-        msg = f"{whole_ms} is not a time in milliseconds"
-        raise ValueError(msg)
+        raise ValueError(f"{whole_ms} is not a time in milliseconds")
     return whole_ms
 
 
@@ -105,8 +104,7 @@ def any_json(text: str) -> Value:
 
 
 def _no_constant(name: str) -> NoReturn:
-    msg = f"{name} is not JSON"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
@@ -132,15 +130,13 @@ def _frozen(value: Any) -> Key:  # noqa: ANN401 - any JSON
 
 def _bytes_of_text(given: Any) -> bytes:  # noqa: ANN401 - the user's
     if not isinstance(given, str):
-        msg = f"Kafka needs text, not {type(given).__name__}: {given!r}"
-        raise TypeError(msg)
+        raise TypeError(f"Kafka needs text, not {type(given).__name__}: {given!r}")
     return given.encode("utf-8")
 
 
 def _bytes_of_bytes(given: Any) -> bytes:  # noqa: ANN401 - the user's
     if not isinstance(given, bytes):
-        msg = f"Kafka needs bytes, not {type(given).__name__}: {given!r}"
-        raise TypeError(msg)
+        raise TypeError(f"Kafka needs bytes, not {type(given).__name__}: {given!r}")
     return given
 
 
@@ -148,8 +144,7 @@ def _bytes_of_number(number: struct.Struct, given: Any) -> bytes:  # noqa: ANN40
     try:
         return number.pack(given)
     except struct.error as error:
-        msg = f"{given!r} does not match the key's type: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"{given!r} does not match the key's type: {error}") from error
 
 
 def _document(given: Value) -> bytes:
@@ -167,5 +162,4 @@ def _plain(value: Any) -> str:  # noqa: ANN401 - the user's
         case bytes():
             return base64.b64encode(value).decode("ascii")
         case _:
-            msg = f"{type(value).__name__} cannot be written as JSON: {value!r}"
-            raise TypeError(msg)
+            raise TypeError(f"{type(value).__name__} cannot be written as JSON: {value!r}")

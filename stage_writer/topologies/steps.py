@@ -77,8 +77,7 @@ class MapBatches:
 class _Selection:
     def __init__(self, columns: StructType, expressions: Mapping[str, str]) -> None:
         if not expressions:
-            msg = "a Select has no columns"
-            raise SchemaError(msg, "give it at least one: name = expression")
+            raise SchemaError("a Select has no columns", "give it at least one: name = expression")
         self._evaluator = Evaluator(columns, {f"select.{name}": text for name, text in expressions.items()})
         self.needs_headers = self._evaluator.needs_headers
         self.needs_kafka = self._evaluator.needs_kafka

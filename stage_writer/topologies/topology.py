@@ -86,15 +86,13 @@ class Topology:
         TIMESTAMP, or a BIGINT of milliseconds. Headers are read from Kafka only on request.
         """
         if not topics:
-            msg = f"the source {name!r} has no topics"
-            raise ConfigError(msg, "name them after the source's name")
+            raise ConfigError(f"the source {name!r} has no topics", "name them after the source's name")
         schema = None
         if columns is not None:
             try:
                 schema = parse_ddl(columns)
             except SchemaError as error:
-                msg = f"the source {name!r}: {error.problem}"
-                raise SchemaError(msg, error.remedy) from error
+                raise SchemaError(f"the source {name!r}: {error.problem}", error.remedy) from error
         for other in self._nodes.values():
             twice = set(topics) & set(other.topics) if isinstance(other, SourceNode) else set()
             if twice:
@@ -134,11 +132,9 @@ class Topology:
     def add_state_store(self, builder: StoreBuilder, *processors: str) -> Topology:
         """A store, and the processors that use it."""
         if builder.name in self._stores:
-            msg = f"the state store {builder.name!r} is added twice"
-            raise ConfigError(msg, "give each store its own name")
+            raise ConfigError(f"the state store {builder.name!r} is added twice", "give each store its own name")
         if builder.name.startswith("__"):
-            msg = f"the state store {builder.name!r} has a reserved name"
-            raise ConfigError(msg, "start it with a letter")
+            raise ConfigError(f"the state store {builder.name!r} has a reserved name", "start it with a letter")
         self._stores[builder.name] = builder
         self._connected += [(builder.name, processor) for processor in processors]
         return self
@@ -163,21 +159,17 @@ class Topology:
             problem = f"two nodes are named {node.name!r}" if node.name else f"a {kind} has no name"
             raise ConfigError(problem, "give each node its own name")
         if not isinstance(node, SourceNode) and not node.parents:
-            msg = f"the node {node.name!r} has no parents"
-            raise ConfigError(msg, "name the nodes whose records it receives")
+            raise ConfigError(f"the node {node.name!r} has no parents", "name the nodes whose records it receives")
         for parent in node.parents:
             parent_node = self._nodes.get(parent)
             if parent_node is None:
                 remedy = "add the parent first, and check its spelling"
-                msg = f"the node {node.name!r} has the parent {parent!r}, which does not exist"
-                raise ConfigError(msg, remedy)
+                raise ConfigError(f"the node {node.name!r} has the parent {parent!r}, which does not exist", remedy)
             if isinstance(parent_node, TableSink | TopicSink):
                 remedy = "use the sink's own parent"
-                msg = f"the node {node.name!r} has the sink {parent!r} as a parent"
-                raise ConfigError(msg, remedy)
+                raise ConfigError(f"the node {node.name!r} has the sink {parent!r} as a parent", remedy)
         if len(set(node.parents)) < len(node.parents):
-            msg = f"the node {node.name!r} names a parent twice"
-            raise ConfigError(msg, "name it once")
+            raise ConfigError(f"the node {node.name!r} names a parent twice", "name it once")
         self._nodes[node.name] = node
 
 
@@ -186,5 +178,4 @@ def _one_of(choices: type[Choice], what: str, given: str) -> Choice:
         return choices(given)
     except ValueError:
         allowed = ", ".join(choices)
-        msg = f"{what} is {given!r}, which is unknown"
-        raise ConfigError(msg, f"use one of: {allowed}") from None
+        raise ConfigError(f"{what} is {given!r}, which is unknown", f"use one of: {allowed}") from None

@@ -85,12 +85,10 @@ def _entry(entry: StoreEntry) -> dict[str, object]:
 def _parsed_query(keys: list[str], query: Mapping[str, str]) -> StoreQuery:
     unknown = sorted(set(query) - _KNOWN)
     if unknown:
-        msg = f"{unknown[0]} is unknown; use one of {', '.join(sorted(_KNOWN))}"
-        raise ValueError(msg)
+        raise ValueError(f"{unknown[0]} is unknown; use one of {', '.join(sorted(_KNOWN))}")
     key_type = query.get("key_type", "text")
     if key_type not in {"text", "json"}:
-        msg = "key_type must be text or json"
-        raise ValueError(msg)
+        raise ValueError("key_type must be text or json")
 
     def key(text: str) -> Key:
         return text if key_type == "text" else _tuples(json.loads(text))
@@ -103,8 +101,7 @@ def _parsed_query(keys: list[str], query: Mapping[str, str]) -> StoreQuery:
 
     prefix = bound("prefix")
     if isinstance(prefix, bool | int | float):
-        msg = "a prefix must be text or an array"
-        raise TypeError(msg)
+        raise TypeError("a prefix must be text or an array")
     return StoreQuery(
         tuple(key(text) for text in keys),
         low=bound("low"),
@@ -119,8 +116,7 @@ def _parsed_query(keys: list[str], query: Mapping[str, str]) -> StoreQuery:
 def _number(name: str, text: str) -> int:
     number = int(text) if text.removeprefix("-").isdecimal() and len(text) < 19 else None  # noqa: PLR2004 - 64 bits
     if number is None:
-        msg = f"{name} must be a whole number"
-        raise ValueError(msg)
+        raise ValueError(f"{name} must be a whole number")
     return number
 
 
@@ -129,8 +125,7 @@ def _tuples(value: object) -> Key:
         return tuple(_tuples(element) for element in value)
     if value is None or isinstance(value, str | int | float):
         return value
-    msg = "a JSON key must be text, a number, a boolean, null or an array of these"
-    raise ValueError(msg)
+    raise ValueError("a JSON key must be text, a number, a boolean, null or an array of these")
 
 
 def _plain(value: object) -> object:  # noqa: PLR0911 - one for each type

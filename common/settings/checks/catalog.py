@@ -16,16 +16,14 @@ def check_catalog_tables(stream: Stream) -> None:
         try:
             require_location(table)
         except ValueError as error:
-            msg = f"{key}: {table!r} {error}"
-            raise ValueError(msg) from None
+            raise ValueError(f"{key}: {table!r} {error}") from None
     used = {comparable(url) for url in (*stream.tables, *(template for _, template in templates))}
     named: dict[str, str] = {}
     for name, url in stream.catalog_tables.items():
         try:
             require_location(url)
         except ValueError as error:
-            msg = f"catalog_tables.{name} is {url!r}, which {error}"
-            raise ValueError(msg) from None
+            raise ValueError(f"catalog_tables.{name} is {url!r}, which {error}") from None
         if _NAME.fullmatch(name) is None:
             msg = f"catalog_tables names {name!r}, not a valid table name; write schema.table or catalog.schema.table"
         elif comparable(url) not in used:

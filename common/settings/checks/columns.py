@@ -27,8 +27,7 @@ def check_columns(stream: Stream) -> None:
     try:
         columns = table_columns_of(stream)
     except SchemaError as error:
-        msg = f"{error.problem}; {error.remedy}"
-        raise ValueError(msg) from None
+        raise ValueError(f"{error.problem}; {error.remedy}") from None
     # the place of a staged row is no column of the table, and none of its columns may have such a name
     added = {"kafka_columns": stream.kafka_column_names, "include": stream.included_column_names}
     identity = stream.staged_identity or ()

@@ -70,8 +70,7 @@ def _check_types(stream: Stream) -> None:
 def _check_together(stream: Stream) -> None:
     merge = stream.merge
     if merge is not None and not merge.keys and not stream.record.has_own_columns:
-        msg = "merge.keys is missing; name the columns that identify a row, for example keys: [id]"
-        raise ValueError(msg)
+        raise ValueError("merge.keys is missing; name the columns that identify a row, for example keys: [id]")
     if merge is not None and merge.truncates == "apply":
         _check_truncates(stream)
     if merge is not None and merge.history:

@@ -42,8 +42,7 @@ def check_route_tables(stream: Stream) -> None:
                 check_columns(own)
             check_merge(own)
         except ValueError as error:
-            msg = f"{key}: {error}"
-            raise ValueError(msg) from None
+            raise ValueError(f"{key}: {error}") from None
     _check_parts(stream)
 
 
@@ -89,8 +88,7 @@ def _check(stream: Stream, key: str, url: str, table: RouteTable) -> None:
             table.formats if table.columns is not None else stream.record.formats,
         )
     except ValueError as error:
-        msg = f"{key}.formats: {error}"
-        raise ValueError(msg) from None
+        raise ValueError(f"{key}.formats: {error}") from None
 
 
 def _tables(stream: Stream) -> Iterator[tuple[str, str, RouteTable | None]]:

@@ -76,10 +76,9 @@ def _check_own_keys(stream: Stream, merge: MergeSettings) -> None:
         raise ValueError(msg)
     without = [] if merge.keys else [route for route in stream.routing.routes if route not in merge.route_keys]
     if without:
-        msg = (
+        raise ValueError(
             f"routes names {without[0]}, for which merge has no keys; add merge.route_keys.{without[0]}, or merge.keys"
         )
-        raise ValueError(msg)
 
 
 def check_templates(stage: str, streams: Sequence[Stream]) -> None:

@@ -190,8 +190,7 @@ class RecordSettings(SectionPart):
         try:
             forms_of(self.schema_of_columns, self.formats)
         except ValueError as error:
-            msg = f"formats: {error}"
-            raise ValueError(msg) from None
+            raise ValueError(f"formats: {error}") from None
         return self
 
     @property

@@ -64,8 +64,7 @@ class Explainer:
             raise UsageError(msg, "check which tables the config names, and select one with --table")
         newest, oldest = max(listed), min(listed)
         if number > newest:
-            msg = f"{url} has no version {number}; its newest is {newest}"
-            raise UsageError(msg, f"use a version up to {newest}")
+            raise UsageError(f"{url} has no version {number}; its newest is {newest}", f"use a version up to {newest}")
         if number not in listed:
             return VersionStory(url, number, newest, oldest)
         version = parse_version(number, required_file(store, commit_path(number)))

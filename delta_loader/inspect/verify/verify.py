@@ -60,8 +60,7 @@ def chosen(settings: Settings, app_id: str | None) -> tuple[Stream, ...]:
     streams = tuple(stream for stream in settings.streams if app_id in (None, stream.app_id))
     if not streams:
         names = ", ".join(stream.app_id for stream in settings.streams)
-        msg = f"there is no stream {app_id!r}"
-        raise UsageError(msg, f"the config has {names}")
+        raise UsageError(f"there is no stream {app_id!r}", f"the config has {names}")
     return streams
 
 

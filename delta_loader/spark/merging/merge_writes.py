@@ -49,8 +49,7 @@ def merge_within(
     writes = commit.written
     by = writes[0].shape.merge
     if by is None or any(write.shape != writes[0].shape for write in writes):
-        msg = "writes of different shapes cannot be merged together"
-        raise ValueError(msg)
+        raise ValueError("writes of different shapes cannot be merged together")
     view = f"staged_events_{uuid.uuid4().hex}"
     columns = schema_from_json(writes[0].shape.schema)
     files = [file for write in writes for file in write.files]

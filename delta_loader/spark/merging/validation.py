@@ -35,8 +35,7 @@ class MergeValidator:
         """All ``writes`` are merged with the same settings."""
         by = writes[0].shape.merge
         if by is None:
-            msg = "these rows are not to be merged"
-            raise ValueError(msg)
+            raise ValueError("these rows are not to be merged")
         self._spark, self._bridge, self._target = bridge.spark, bridge, target
         self._by: MergeBy = by
         self._columns = schema_from_json(writes[0].shape.schema)

@@ -74,8 +74,7 @@ class AvroReader:
         kind = type_name(read_as.resolved(read_as.schema))
         is_record = kind in {"record", "error"}
         if not is_record and not is_key:
-            msg = f"the schema's type is {kind}, not record"
-            raise SchemaError(msg, "send records")
+            raise SchemaError(f"the schema's type is {kind}, not record", "send records")
         column = columns if is_record or len(columns) != 1 else columns.fields[0].type
         with refusing_schemas():
             node = Planner(read_as).plan(read_as.schema, "", column, reading)
@@ -175,8 +174,7 @@ def parsed(schema: str, references: Sequence[str] = (), *, checks_defaults: bool
     try:
         return parse_avro(schema, references, checks_defaults=checks_defaults)
     except ImportError as error:
-        msg = f"format: avro needs a package that is not installed ({error.name})"
-        raise ConfigError(msg, _EXTRA) from error
+        raise ConfigError(f"format: avro needs a package that is not installed ({error.name})", _EXTRA) from error
 
 
 def _reader_of(writer: AvroSchema, reader: AvroSchema | None) -> tuple[type[Exception], Callable[[BytesIO], object]]:

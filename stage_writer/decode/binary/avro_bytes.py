@@ -24,8 +24,7 @@ def end_of(node: AvroNode, body: bytes) -> int:
     """Where the record ends. Raises DamagedError, IndexError and RecursionError."""
     end = _walk(node, body, 0)
     if end > len(body):
-        msg = "the message ends early"
-        raise DamagedError(msg)
+        raise DamagedError("the message ends early")
     return end
 
 
@@ -35,8 +34,7 @@ def _walk(node: AvroNode, body: bytes, offset: int) -> int:  # noqa: C901, PLR09
             return offset
         case AvroKind.BOOLEAN:
             if body[offset] > 1:
-                msg = f"{body[offset]} is not a boolean"
-                raise DamagedError(msg)
+                raise DamagedError(f"{body[offset]} is not a boolean")
             return offset + 1
         case AvroKind.FLOAT:
             return offset + 4
@@ -69,15 +67,13 @@ def _number(body: bytes, offset: int, bits: int = 64) -> tuple[int, int]:
             if encoded >= _WORD or not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
                 break
             return number, offset + index + 1
-    msg = f"a number has more than {bits} bits"
-    raise DamagedError(msg)
+    raise DamagedError(f"a number has more than {bits} bits")
 
 
 def _choice(body: bytes, offset: int, count: int) -> tuple[int, int]:
     choice, offset = _number(body, offset)
     if not 0 <= choice < count:
-        msg = f"union branch {choice} does not exist: there are {count}"
-        raise DamagedError(msg)
+        raise DamagedError(f"union branch {choice} does not exist: there are {count}")
     return choice, offset
 
 
@@ -85,8 +81,7 @@ def _sized(body: bytes, offset: int, size: int) -> int:
     if size < 0:
         size, offset = _number(body, offset)
     if not 0 <= size <= len(body) - offset:
-        msg = f"a length of {size} bytes is given, but {len(body) - offset} are left"
-        raise DamagedError(msg)
+        raise DamagedError(f"a length of {size} bytes is given, but {len(body) - offset} are left")
     return offset + size
 
 
@@ -98,7 +93,6 @@ def _blocks(node: AvroNode, body: bytes, offset: int) -> int:
         if items < 0:
             items, (_, offset) = -items, _number(body, offset)
         if items > len(body) - offset:
-            msg = f"{items} items are announced, but {len(body) - offset} bytes are left"
-            raise DamagedError(msg)
+            raise DamagedError(f"{items} items are announced, but {len(body) - offset} bytes are left")
         for _ in range(items):
             offset = _walk(node.parts[0], body, offset if node.kind is AvroKind.ARRAY else _sized(body, offset, -1))

@@ -64,8 +64,7 @@ def _validator(schema: str, references: Sequence[tuple[str, str]]) -> Validator:
         from referencing import Registry  # noqa: PLC0415 - only with `validate`
         from referencing.jsonschema import DRAFT7  # noqa: PLC0415 - only with `validate`
     except ImportError as error:
-        msg = f"validate needs a package that is not installed ({error.name})"
-        raise ConfigError(msg, _EXTRA) from error
+        raise ConfigError(f"validate needs a package that is not installed ({error.name})", _EXTRA) from error
     try:
         document = json.loads(schema)
         kind = validator_for(document, default=Draft7Validator)

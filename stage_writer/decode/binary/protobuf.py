@@ -209,8 +209,7 @@ class _Texts:
 def _complete(record: Message) -> Message:
     """The record, if it has all that is required (rule 5)."""
     if not record.IsInitialized():
-        msg = f"it lacks the required {', '.join(record.FindInitializationErrors())}"
-        raise ValueError(msg)
+        raise ValueError(f"it lacks the required {', '.join(record.FindInitializationErrors())}")
     return record
 
 

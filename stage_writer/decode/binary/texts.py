@@ -164,8 +164,7 @@ def base64_text(value: object) -> str:
 
 def _bytes(value: object) -> bytes:
     if not isinstance(value, bytes):
-        msg = f"{type(value).__name__} instead of bytes"
-        raise TypeError(msg)
+        raise TypeError(f"{type(value).__name__} instead of bytes")
     return value
 
 

@@ -192,8 +192,7 @@ def _refusal_of(message: bytes) -> Refusal:
     """Why a message is no object, in the words of a sourced document's parser."""
     document = document_of(message, sourced=True)
     if not isinstance(document, Refusal):
-        msg = "the parsers disagree about a message"
-        raise TypeError(msg)
+        raise TypeError("the parsers disagree about a message")
     return document
 
 

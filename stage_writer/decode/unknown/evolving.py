@@ -69,8 +69,7 @@ def only(known: StructType, path: tuple[str, ...], data_type: DataType) -> Struc
         return StructType((Field(name, data_type),))
     field = known.field(name)
     if field is None:
-        msg = f"there is no {name} that leads to {rest}"
-        raise ValueError(msg)
+        raise ValueError(f"there is no {name} that leads to {rest}")
     return StructType((Field(name, _chain(field.type, rest, data_type)),))
 
 

@@ -79,8 +79,7 @@ class Assignment:
         try:
             return self.compiled.search(record, _OPTIONS)
         except _FAILURES as error:
-            msg = f"{self.setting}: {' '.join(str(error).split())}"
-            raise FailedExpressionError(msg) from error
+            raise FailedExpressionError(f"{self.setting}: {' '.join(str(error).split())}") from error
 
 
 class FailedExpressionError(Exception):

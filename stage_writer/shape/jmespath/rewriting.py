@@ -175,10 +175,8 @@ def _written(value: object, setting: str) -> str:
         case list():
             return f"[{','.join(_written(inner, setting) for inner in value)}]"
         case float() if not math.isfinite(value):
-            msg = f"{setting}: its value is {value}, which is not JSON"
-            raise FailedExpressionError(msg)
+            raise FailedExpressionError(f"{setting}: its value is {value}, which is not JSON")
         case None | bool() | int() | float() | str():
             return json.dumps(value, ensure_ascii=False)
         case _:
-            msg = f"{setting}: its value is an expression, not a value"
-            raise FailedExpressionError(msg)
+            raise FailedExpressionError(f"{setting}: its value is an expression, not a value")

@@ -317,8 +317,7 @@ class KStream:
         is_prior: bool = False,
     ) -> KStream:
         if windows is None:
-            msg = "a join of two streams has no windows"
-            raise ConfigError(msg, "give JoinWindows.of_time_difference_…")
+            raise ConfigError("a join of two streams has no windows", "give JoinWindows.of_time_difference_…")
         self._needs_keys("a join")
         other._needs_keys("a join")
         node, how = self._graph.name("join", name), materialized or Materialized()

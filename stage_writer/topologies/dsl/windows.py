@@ -24,8 +24,7 @@ def milliseconds(duration: timedelta, what: str) -> int:
     """A duration as whole milliseconds. Raises ConfigError for a negative one, or a part of a millisecond."""
     whole, rest = divmod(duration, _MILLISECOND)
     if whole < 0 or rest:
-        msg = f"{what} is {duration}"
-        raise ConfigError(msg, "use zero or more whole milliseconds")
+        raise ConfigError(f"{what} is {duration}", "use zero or more whole milliseconds")
     return whole
 
 
@@ -47,8 +46,7 @@ class TimeWindows:
         """Windows that accept late records until stream time is ``grace`` past their end."""
         size_ms = milliseconds(size, "a window's size")
         if size_ms == 0:
-            msg = "a window's size is zero"
-            raise ConfigError(msg, "use at least a millisecond")
+            raise ConfigError("a window's size is zero", "use at least a millisecond")
         return cls(size_ms, size_ms, milliseconds(grace, "a window's grace"))
 
     def advance_by(self, advance: timedelta) -> TimeWindows:
@@ -82,8 +80,7 @@ class SessionWindows:
         """Sessions that accept late records until stream time is the gap and ``grace`` past their end."""
         gap_ms = milliseconds(gap, "a session's gap")
         if gap_ms == 0:
-            msg = "a session's gap is zero"
-            raise ConfigError(msg, "use at least a millisecond")
+            raise ConfigError("a session's gap is zero", "use at least a millisecond")
         return cls(gap_ms, milliseconds(grace, "a session's grace"))
 
     @property

@@ -141,8 +141,7 @@ class DiskBackend:
     @property
     def _now(self) -> _Open:
         if self._held is None:
-            msg = f"the state in {self._folder} is closed"
-            raise StateError(msg, "")
+            raise StateError(f"the state in {self._folder} is closed", "")
         return self._held
 
     def _open(self, map_bytes: int = _FIRST_MAP_BYTES) -> None:

@@ -55,8 +55,7 @@ def key_from_bytes(data: bytes) -> Key:
     """The inverse of `key_to_bytes`. Raises ValueError for other bytes."""
     key, end = key_at(data, 0)
     if end != len(data):
-        msg = f"{len(data) - end} bytes after the key"
-        raise ValueError(msg)
+        raise ValueError(f"{len(data) - end} bytes after the key")
     return key
 
 
@@ -65,15 +64,13 @@ def key_at(data: bytes, start: int) -> tuple[Key, int]:
     try:
         return _decode(data, start)
     except (IndexError, struct.error) as error:
-        msg = "the key ends too early"
-        raise ValueError(msg) from error
+        raise ValueError("the key ends too early") from error
 
 
 def prefix_bounds(prefix: Key) -> tuple[bytes, bytes | None]:
     """The lower and upper bounds of the keys that start with that text, those bytes, or those elements."""
     if isinstance(prefix, Windowed) or not isinstance(prefix, str | bytes | tuple):
-        msg = f"a prefix must be text, bytes or a tuple, not {type(prefix).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"a prefix must be text, bytes or a tuple, not {type(prefix).__name__}")
     low = key_to_bytes(prefix)[:-1]
     return low, after_key(low) if isinstance(prefix, tuple) else after_prefix(low)
 
@@ -92,8 +89,7 @@ def after_prefix(prefix: bytes) -> bytes | None:
 def time_to_bytes(time_ms: int) -> bytes:
     """A time as `TIME_BYTES` bytes, ordered by time. Raises ValueError for a time out of range."""
     if not -_FURTHEST <= time_ms <= _FURTHEST:
-        msg = f"{time_ms} is not a time in milliseconds"
-        raise ValueError(msg)
+        raise ValueError(f"{time_ms} is not a time in milliseconds")
     return _TIME.pack(time_ms + _SIGN)
 
 
@@ -147,8 +143,7 @@ def _encode(key: object, into: bytearray) -> None:
 def _encode_integer(key: int, into: bytearray) -> None:
     length = (abs(key).bit_length() + 7) // 8
     if length > _LONGEST_INTEGER_BYTES:
-        msg = f"an integer of {length} bytes is too long for a key: the limit is {_LONGEST_INTEGER_BYTES}"
-        raise ValueError(msg)
+        raise ValueError(f"an integer of {length} bytes is too long for a key: the limit is {_LONGEST_INTEGER_BYTES}")
     into.append(_INTEGER)
     if key >= 0:
         into.append(_ZERO_BYTES + length)
@@ -189,8 +184,7 @@ def _decode(data: bytes, start: int) -> tuple[Key, int]:  # noqa: PLR0911 - one 
             inner, start = _decode(data, start)
             return Windowed(inner, time_at(data, start), time_at(data, start + TIME_BYTES)), start + 2 * TIME_BYTES
         case _:
-            msg = f"{tag} is not a known type of key"
-            raise ValueError(msg)
+            raise ValueError(f"{tag} is not a known type of key")
 
 
 def _decode_integer(data: bytes, start: int) -> tuple[int, int]:

@@ -261,8 +261,7 @@ class Layers:
 
     def _indexed(self) -> Index:
         if self._index is None:
-            msg = f"the entries of the store {self._space} have no time"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"the entries of the store {self._space} have no time")
         return self._index
 
     def count(self) -> int:
@@ -315,8 +314,7 @@ class Layers:
         merges = self._merges
         for entry in self._backend.scan(space, low, high, reverse=reverse):
             if merges != self._merges:
-                msg = "an iterator over a store was used after the record that opened it: open a new one"
-                raise RuntimeError(msg)
+                raise RuntimeError("an iterator over a store was used after the record that opened it: open a new one")
             yield entry
 
 

@@ -38,8 +38,7 @@ def value_from_bytes(data: bytes) -> Value:
     try:
         return msgpack.unpackb(data, ext_hook=_from_extended, strict_map_key=False)
     except (TypeError, ValueError, ArithmeticError, LookupError, OSError) as error:
-        msg = f"not a stored value: {type(error).__name__}: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"not a stored value: {type(error).__name__}: {error}") from error
 
 
 def _extended(value: object) -> msgpack.ExtType:  # noqa: PLR0911 - one for each type
@@ -58,11 +57,10 @@ def _extended(value: object) -> msgpack.ExtType:  # noqa: PLR0911 - one for each
         return msgpack.ExtType(_DATE if kind is date else _TIME, value.isoformat().encode())  # type: ignore[attr-defined]
     if isinstance(value, timedelta) and kind is timedelta:
         return msgpack.ExtType(_TIMEDELTA, str(value // _MICROSECOND).encode())
-    msg = (
+    raise TypeError(
         f"a store cannot keep {kind.__module__}.{kind.__qualname__}: use text, numbers, booleans, bytes, None, "
         "Decimal, dates and times, or lists, tuples and dicts of these"
     )
-    raise TypeError(msg)
 
 
 def _extended_datetime(value: datetime) -> msgpack.ExtType:
@@ -97,13 +95,11 @@ def _from_extended(code: int, data: bytes) -> object:  # noqa: PLR0911 - one for
         case 9:
             return int(data.decode()) * _MICROSECOND
         case _:
-            msg = f"{code} is not a known type"
-            raise ValueError(msg)
+            raise ValueError(f"{code} is not a known type")
 
 
 def _listed(data: bytes, length: int | None) -> list[Value]:
     values = value_from_bytes(data)
     if not isinstance(values, list) or length not in {None, len(values)}:
-        msg = "an extension holds something other than its elements"
-        raise ValueError(msg)
+        raise ValueError("an extension holds something other than its elements")
     return values

@@ -30,8 +30,7 @@ def check_values(values: Sequence[Any], kind: pa.DataType) -> None:
     for value_type in types:
         if value_type is not NoneType and not _fits(value_type, wanted):
             shown = repr(next(value for value in values if type(value) is value_type))[:_SHOWN_CHARACTERS]
-            msg = f"{shown} is of type {value_type.__name__}, but {kind} needs {wanted[0].__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"{shown} is of type {value_type.__name__}, but {kind} needs {wanted[0].__name__}")
     if pa.types.is_float32(kind):
         _check_range(values)
     if not pa.types.is_nested(kind):
@@ -51,22 +50,19 @@ def _check_range(values: Sequence[Any]) -> None:
     with np.errstate(over="ignore"):
         beyond = np.isfinite(given) & np.isinf(given.astype(np.float32))
     if beyond.any():
-        msg = f"{given[beyond][0]} is out of range for FLOAT"
-        raise ValueError(msg)
+        raise ValueError(f"{given[beyond][0]} is out of range for FLOAT")
 
 
 def _check_fields(values: Sequence[Mapping[str, Any]], kind: pa.StructType) -> None:
     names = [kind.field(number).name for number in range(kind.num_fields)]
     unknown = {name for shape in set(map(tuple, values)) for name in shape} - set(names)
     if unknown:
-        msg = f"it has no field {min(map(repr, unknown))}"
-        raise TypeError(msg)
+        raise TypeError(f"it has no field {min(map(repr, unknown))}")
     for number, name in enumerate(names):
         field = kind.field(number)
         inner = [value.get(name) for value in values]
         if not field.nullable and None in inner:
-            msg = f"its field `{name}` is NOT NULL, but null was given"
-            raise TypeError(msg)
+            raise TypeError(f"its field `{name}` is NOT NULL, but null was given")
         check_values(inner, field.type)
 
 

@@ -106,8 +106,7 @@ class NodeContext:
 
     def drop(self, record: Record, reason: str = "late") -> None:
         if reason == LATE and self._late_to_dead_letters and self._current.input_index != PUNCTUATING:
-            msg = f"{self.node}: the record's time {record.timestamp_ms} is too late for its window"
-            raise LateRecordError(msg)
+            raise LateRecordError(f"{self.node}: the record's time {record.timestamp_ms} is too late for its window")
         self._outbox.dropped.append((self._current.index, reason))
 
     @property

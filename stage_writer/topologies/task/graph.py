@@ -98,8 +98,7 @@ class GraphMaker:
             case TopicSink():
                 return self._topic(node)
             case SourceNode():
-                msg = f"the source {node.name!r} receives no records"
-                raise RuntimeError(msg)
+                raise RuntimeError(f"the source {node.name!r} receives no records")
 
     def _processor(self, node: ProcessorNode) -> Target:
         children = self._topology.children.get(node.name, ())
@@ -143,8 +142,7 @@ class GraphMaker:
                 if value is None:
                     outbox.dropped.append((current.index, "tombstone"))
                     return
-                msg = f"{node}: a row is a dict of columns, not {type(value).__name__}: {value!r}"
-                raise TypeError(msg)
+                raise TypeError(f"{node}: a row is a dict of columns, not {type(value).__name__}: {value!r}")
             collected.index.append(current.index)
             collected.values.append(value.copy())
             if collected.check is not None:

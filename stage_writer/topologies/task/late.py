@@ -90,8 +90,7 @@ class RowMaker:
             for reject in done.rejects:
                 index = int(part.index[reject.index])
                 if index in of_punctuations:
-                    msg = f"the step {node.name!r}"
-                    raise _punctuation_refused(msg, reject.error)
+                    raise _punctuation_refused(f"the step {node.name!r}", reject.error)
                 rejects.append(Reject(index, reject.error_class, reject.error))
         return Part(part.index[done.index], done.table)
 

@@ -115,8 +115,7 @@ class Runner:
         text = str(error) if is_late else f"{self._graph.node_of(error)}: {type(error).__name__}: {error_text(error)}"
         if self._fails_on_error and not is_late:
             location = self._current.where()
-            msg = f"the topology failed for the message at {location}: {text}"
-            raise TopologyError(msg, _REMEDY) from error
+            raise TopologyError(f"the topology failed for the message at {location}: {text}", _REMEDY) from error
         return Reject(index, ErrorClass.LATE if is_late else ErrorClass.TOPOLOGY, text)
 
     def _punctuate_by_wall_clock(self, feeds: Sequence[Feed], rejects: Rejects) -> None:

@@ -91,6 +91,5 @@ def _column(values: list[Any], field: pa.Field) -> pa.Array:
     check_values(values, field.type)
     column = pa.array(values, field.type)
     if not field.nullable and column.null_count:
-        msg = "it is NOT NULL, but null was given"
-        raise ValueError(msg)
+        raise ValueError("it is NOT NULL, but null was given")
     return column
