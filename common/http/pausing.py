@@ -41,8 +41,7 @@ class Pausing:
         since_ms = self._since_ms
         if since_ms is None:
             return ()
-        moment = time_text(since_ms)
-        return (f"paused since {moment}; POST /resume ends it",)
+        return (f"paused since {time_text(since_ms)}; POST /resume ends it",)
 
     def pause(self) -> None:
         if self._since_ms is None:

@@ -39,8 +39,7 @@ def require_topic(kafka: Mapping[str, Option], key: str, topic: str, right: Righ
         if fault.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise _not_allowed(key, topic, right) from error
         admin.poll(0)  # delivers librdkafka's connection events
-        what = f"describe the topic {topic}"
-        raise broker_error(what, servers, fault, client_error) from error
+        raise broker_error(f"describe the topic {topic}", servers, fault, client_error) from error
     require_right(described_topic, key, topic, right)
 
 

@@ -57,8 +57,7 @@ def columns_of_table(stream: Stream, state: TableState | None) -> Stream:
     """The stream with the columns of its table (rules 1 and 4). Raises ConfigError."""
     if state is None:
         msg = f"{stream.app_id}: columns is from_table, and there is no Delta table at {stream.table}"
-        remedy = "create the table, or write columns: from_records, with which the loader creates it"
-        raise ConfigError(msg, remedy)
+        raise ConfigError(msg, "create the table, or write columns: from_records, with which the loader creates it")
     columns = record_columns(stream, state.schema)
     if not columns.fields:
         msg = f"{stream.app_id}: columns is from_table, and {stream.table} has no column for a field of a record"

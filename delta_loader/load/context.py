@@ -142,8 +142,7 @@ class LoadContext:
         """What markers are checked against, as the tables were last read."""
         targets, own = self.tables.targets, self.tables.own
         identities = {url: target.identity for url, target in targets.items()}
-        transactions = {} if own is None else own.transactions
-        return StreamIdentity(self.stream, self.ids, self.origins, identities, transactions)
+        return StreamIdentity(self.stream, self.ids, self.origins, identities, {} if own is None else own.transactions)
 
     @property
     def staged(self) -> int:

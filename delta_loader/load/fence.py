@@ -73,8 +73,7 @@ class RollbackFence:
         """Chains without a txn action whose table may have had one."""
         context = self._context
         chains = unplaced_chains(self._markers(), context.position)
-        events = context.rollbacks.without_txn(target, chains.partitions, chains.without_origin, chains.first_ms)
-        return list(events)
+        return list(context.rollbacks.without_txn(target, chains.partitions, chains.without_origin, chains.first_ms))
 
     def of_unknown_history(self) -> set[TopicPartition]:
         """Kafka partitions whose markers may not be settled: whether the table has them is unknown."""

@@ -175,8 +175,7 @@ class SchemaFinder:
         return NO_COLUMNS if evolved is None else evolved.columns
 
     def _with(self, agreed: AgreedColumns) -> Stream:
-        state = state_of(self.stream, self.open_table)
-        return columns_as_agreed(self.stream, agreed, state)
+        return columns_as_agreed(self.stream, agreed, state_of(self.stream, self.open_table))
 
 
 def _digest(stream: Stream, source: bytes) -> str:

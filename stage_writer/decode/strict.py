@@ -307,8 +307,7 @@ def _float(value: Json) -> float:
     try:
         (nearest,) = struct.unpack("<f", struct.pack("<f", _double(value)))
     except OverflowError:
-        refused = _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is out of range for FLOAT")
-        raise refused from None
+        raise _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is out of range for FLOAT") from None
     return float(nearest)
 
 
@@ -353,8 +352,7 @@ def _date(value: Json) -> dt.date:
 def _moment(match: re.Match[str]) -> dt.datetime:
     fraction = (match[7] or "").ljust(_MICROSECOND_DIGITS, "0")
     if fraction[_MICROSECOND_DIGITS:].strip("0"):
-        problem = f"'{match[0]}' is more precise than a microsecond"
-        raise _RefusedError(ErrorClass.NOT_EXACT, problem)
+        raise _RefusedError(ErrorClass.NOT_EXACT, f"'{match[0]}' is more precise than a microsecond")
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
     try:
         return dt.datetime(  # noqa: DTZ001 - the zone is the caller's subject
@@ -376,8 +374,7 @@ def _timestamp(value: Json) -> dt.datetime:
     try:
         return moment - offset if match[9] == "+" else moment + offset
     except OverflowError:
-        refused = _RefusedError(ErrorClass.OUT_OF_RANGE, f"'{match[0]}' is outside the years 0001 to 9999 (UTC)")
-        raise refused from None
+        raise _RefusedError(ErrorClass.OUT_OF_RANGE, f"'{match[0]}' is outside the years 0001 to 9999 (UTC)") from None
 
 
 def _timestamp_ntz(value: Json) -> dt.datetime:
@@ -427,8 +424,7 @@ def _exact_value(value: Json, data_type: DecimalType, name: str) -> Decimal:
         _wrong_type(value, name)
     exact = _exact(value)
     if exact is None:
-        problem = f"{_describe(value)} is not a plain number, for {name}"
-        raise _RefusedError(ErrorClass.MALFORMED, problem)
+        raise _RefusedError(ErrorClass.MALFORMED, f"{_describe(value)} is not a plain number, for {name}")
     if not exact.digits:
         return Decimal(0)
     if len(exact.digits) + exact.exponent > data_type.precision - data_type.scale:

@@ -331,8 +331,7 @@ class Deriver:
         for name, text in derive.items():
             if name.casefold() in declared:
                 problem = f"the column `{name}` is already declared in `columns`"
-                remedy = "rename the derived column, or remove the declared one"
-                raise refused(_setting(name), text, problem, remedy)
+                raise refused(_setting(name), text, problem, "rename the derived column, or remove the declared one")
         self._evaluator = Evaluator(columns, {_setting(name): text for name, text in derive.items()})
         self.needs_headers = self._evaluator.needs_headers
         self.needs_kafka = self._evaluator.needs_kafka

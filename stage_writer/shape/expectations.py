@@ -47,8 +47,7 @@ class Expectations:
         for name, data_type in zip(self._rules, self._together.types, strict=True):
             if data_type is not Primitive.BOOLEAN:
                 problem = f"its type is {type_to_ddl(data_type)}, but a rule must be true or false"
-                remedy = "compare it with something, as in amount > 0"
-                raise refused(_setting(name), self._rules[name], problem, remedy)
+                raise refused(_setting(name), self._rules[name], problem, "compare it with something, as in amount > 0")
         self.needs_headers = self._together.needs_headers
         self.needs_kafka = self._together.needs_kafka
 

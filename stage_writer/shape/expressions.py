@@ -158,8 +158,7 @@ class ExpressionChecker:
 
     def _check_function(self, function: str, setting: str, text: str) -> None:
         if function in self._functions.aggregates or function in _ROWS:
-            problem = f"{function} does not give one value for each record"
-            raise refused(setting, text, problem, _ONE_VALUE)
+            raise refused(setting, text, f"{function} does not give one value for each record", _ONE_VALUE)
         if function in self._functions.unstable:
             raise refused(setting, text, f"{function} gives a different value each time", _STABLE)
         definition = self._functions.macros.get(function)

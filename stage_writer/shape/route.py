@@ -170,8 +170,7 @@ class Router:
         rows = rows.with_destinations(Destinations.of(numbers[kept], counts))
         if not lost.any():
             return rows
-        evaluated_routes = evaluated.values[0]
-        return rows.without(lost, self._rejects(evaluated_routes, np.flatnonzero(lost), rows.index))
+        return rows.without(lost, self._rejects(evaluated.values[0], np.flatnonzero(lost), rows.index))
 
     def _of_one_route(
         self, rows: Rows, pairs: tuple[Index, Index], lost: Mask, routes: pa.ChunkedArray, count: int

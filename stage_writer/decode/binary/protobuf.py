@@ -261,7 +261,6 @@ def _unnamed(value: Message, closed: Mapping[int, FieldDescriptor]) -> Iterator[
         if field is None:
             continue
         if field.is_repeated or not isinstance(unknown.data, int):
-            problem = f"{field.full_name} has a number that its enum does not name"
-            raise RefusedBody(ErrorClass.INVALID_RECORD, problem)
+            raise RefusedBody(ErrorClass.INVALID_RECORD, f"{field.full_name} has a number that its enum does not name")
         number = unknown.data & _INT_MASK
         yield f"{quoted(field.name)}:{number - ((number & _INT_SIGN) << 1)}"

@@ -151,8 +151,7 @@ def bytes_text(path: str, column: DataType | None, reading: DecodeOptions) -> Ca
     if column is Primitive.STRING and reading.format is not ValueFormat.JSON and not reading.lenient:
 
         def refuse(value: object) -> str:
-            problem = f"{path}: {len(_bytes(value))} bytes where STRING is declared"
-            raise RefusedBody(ErrorClass.WRONG_TYPE, problem)
+            raise RefusedBody(ErrorClass.WRONG_TYPE, f"{path}: {len(_bytes(value))} bytes where STRING is declared")
 
         return refuse
     return base64_text

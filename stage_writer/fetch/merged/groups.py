@@ -48,8 +48,7 @@ class TopicGroups:
         return partition if group is None else TopicPartition(chain_topic(group.topics), partition.partition)
 
     def longest_idle_s(self, chain: TopicPartition) -> float:
-        group = self._by_topic[inputs_of(chain)[0].topic]
-        return group.longest_idle_s
+        return self._by_topic[inputs_of(chain)[0].topic].longest_idle_s
 
     def chains(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
         """Positions of Kafka partitions as those of chains; inputs of incomplete chains stay unchanged."""

@@ -59,8 +59,7 @@ class Elements:
         rows = self._with_distinct_elements(rows)
         has_elements = self._lengths(rows.table) > 0
         if self._by.replaces_records:
-            deletes = pa.array(~has_elements)
-            return rows.with_table(_with(rows.table, DELETE_COLUMN, deletes))
+            return rows.with_table(_with(rows.table, DELETE_COLUMN, pa.array(~has_elements)))
         if has_elements.all():
             return rows
         filtered = np.sort(np.concatenate([rows.filtered, rows.index[~has_elements]]))

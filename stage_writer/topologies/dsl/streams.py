@@ -361,8 +361,7 @@ class KTable:
 
     def to_stream(self, *, name: str = "") -> KStream:
         """The changes as a stream of new values; None says that the key was deleted."""
-        node = self._graph.processor(self._graph.name("to-stream", name), ToStream, self.node)
-        return KStream(self._graph, node)
+        return KStream(self._graph, self._graph.processor(self._graph.name("to-stream", name), ToStream, self.node))
 
     def suppress(self, suppressed: Suppressed, materialized: Materialized | None = None, *, name: str = "") -> KTable:
         """The changes held back: until their window is closed, or for a while."""
@@ -526,8 +525,7 @@ class KGroupedStream(_Folded):
 
     def _aggregated(self, kind: str, fold: Fold, materialized: Materialized | None, name: str) -> KTable:
         node, how = self._graph.name(kind, name), materialized or Materialized()
-        table = operators.by_key(self._graph, node, self.node, fold, how=how)
-        return KTable(self._graph, node, table)
+        return KTable(self._graph, node, operators.by_key(self._graph, node, self.node, fold, how=how))
 
 
 class TimeWindowedKStream(_Folded):

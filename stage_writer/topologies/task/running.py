@@ -137,8 +137,7 @@ class Runner:
                 raise
             except Exception as error:
                 msg = f"the punctuation of the node {timer.name[0]!r} in the task {self._task_id} failed"
-                msg_0 = f"{msg}: {type(error).__name__}: {error_text(error)}"
-                raise TopologyError(msg_0, _REMEDY) from error
+                raise TopologyError(f"{msg}: {type(error).__name__}: {error_text(error)}", _REMEDY) from error
         for collected, end in ends:
             if len(collected.index) > end:
                 collected.punctuated.append((end, len(collected.index)))
