@@ -13,20 +13,21 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from common.ports import Created, ObjectStore
-from common.stage.stored import StoredSchema, read_object
-from common.stage.versions import newest, version_path, versions_folder
-from common.stored_types import StoredForm
+from common.ports import ObjectStore
+from common.stage.stored import StoredSchema
+from common.stage.versions import Versioned, versions_folder
 
 COLUMNS = "columns"
 
 
 @dataclass(frozen=True, slots=True)
-class AgreedColumns:
-    app_id: str
-    version: int
+class AgreedColumns(Versioned):
+    KIND: ClassVar[str] = COLUMNS
+    REMEDY: ClassVar[str] = "delete it: the columns are found again, those of the table first"
+
     columns: StoredSchema
     source: str
     """What the settings said when it was made, such as ``from_records``; for people."""
@@ -39,28 +40,7 @@ class AgreedColumns:
     envelope: str | None = None
     """The `envelope` of the records, where the settings leave it to them."""
 
-    @property
-    def path(self) -> str:
-        return version_path(versions_folder(COLUMNS, self.app_id), self.version)
-
-    def to_bytes(self) -> bytes:
-        return _FORM.to_bytes(self, indent=2)
-
-    @classmethod
-    def from_bytes(cls, path: str, version: int, data: bytes) -> AgreedColumns:
-        """The inverse. Raises MarkerError, which names the object."""
-        remedy = "delete it: the columns are found again, those of the table first"
-        return replace(read_object(_FORM, path, data, remedy), version=version)
-
-
-_FORM = StoredForm(AgreedColumns)
-
 
 def agreed_columns(store: ObjectStore, app_id: str) -> AgreedColumns | None:
     """The columns that a stream's writers agreed on; None while there are none. Raises StoreError and MarkerError."""
-    return newest(store, versions_folder(COLUMNS, app_id), AgreedColumns.from_bytes)
-
-
-def agree_on(store: ObjectStore, proposed: AgreedColumns) -> bool:
-    """Make a version; False if another process made it first. Raises StoreError."""
-    return isinstance(store.create(proposed.path, proposed.to_bytes()), Created)
+    return AgreedColumns.newest(store, versions_folder(COLUMNS, app_id))

@@ -16,32 +16,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import ClassVar
 
-from common.ports import Created, ObjectStore
+from common.ports import ObjectStore
 from common.settings import Settings, Stream
 from common.settings.appearing import with_routes
-from common.stage.stored import read_object
-from common.stage.versions import newest, version_path, versions_folder
-from common.stored_types import StoredForm, lean
+from common.stage.versions import Versioned, versions_folder
+from common.stored_types import lean
 
 ROUTES = "routes"
 
 
 @dataclass(frozen=True, slots=True)
-class AppearedRoutes:
+class AppearedRoutes(Versioned):
     """All routes of a stream that have appeared, in that order."""
 
-    app_id: str
-    version: int
+    KIND: ClassVar[str] = ROUTES
+    REMEDY: ClassVar[str] = "put back the version before it, or delete it if there is one: writers add to that"
+
     routes: tuple[str, ...]
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By route: the key columns of a table that has keys of its own, as its first event named them."""
 
     _without_empty = lean("keys")
-
-    @property
-    def path(self) -> str:
-        return version_path(versions_folder(ROUTES, self.app_id), self.version)
 
     def with_more(
         self, wanted: Iterable[str], limit: int, keys: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -60,23 +57,10 @@ class AppearedRoutes:
             return self
         return replace(self, version=self.version + 1, routes=tuple(routes), keys=all_keys)
 
-    def to_bytes(self) -> bytes:
-        return _FORM.to_bytes(self, indent=2)
-
-    @classmethod
-    def from_bytes(cls, path: str, version: int, data: bytes) -> AppearedRoutes:
-        """The inverse. Raises MarkerError, which names the object."""
-        remedy = "put back the version before it, or delete it if there is one: writers add to that"
-        return replace(read_object(_FORM, path, data, remedy), version=version)
-
-
-_FORM = StoredForm(AppearedRoutes)
-
 
 def appeared(store: ObjectStore, app_id: str) -> AppearedRoutes:
     """The newest version; without routes while there is none. Raises StoreError and MarkerError."""
-    appeared_routes = newest(store, versions_folder(ROUTES, app_id), AppearedRoutes.from_bytes)
-    return AppearedRoutes(app_id, 0, ()) if appeared_routes is None else appeared_routes
+    return AppearedRoutes.newest(store, versions_folder(ROUTES, app_id)) or AppearedRoutes(app_id, 0, ())
 
 
 def agree_on(
@@ -91,7 +75,7 @@ def agree_on(
     while True:
         known = appeared(store, app_id)
         more = known.with_more(names, limit, keys)
-        if more is known or isinstance(store.create(more.path, more.to_bytes()), Created):
+        if more is known or more.create(store):
             return more
 
 

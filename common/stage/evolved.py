@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from common.ports import Created, ObjectStore
+from common.ports import ObjectStore
 from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, additions, extended
-from common.stage.stored import StoredSchema, read_object
-from common.stage.versions import newest, version_path, versions_folder
-from common.stored_types import StoredForm, lean
+from common.stage.stored import StoredSchema
+from common.stage.versions import Versioned, versions_folder
+from common.stored_types import lean
 
 SCHEMA = "schema"
 
@@ -39,11 +40,12 @@ class Gained:
 
 
 @dataclass(frozen=True, slots=True)
-class Evolved:
+class Evolved(Versioned):
     """All columns that a stream has gained."""
 
-    app_id: str
-    version: int
+    KIND: ClassVar[str] = SCHEMA
+    REMEDY: ClassVar[str] = "delete it: the loader publishes the columns again, by the table"
+
     columns: StoredSchema
     """In addition to the declared ones; fields gained inside a declared struct are in a struct of its name."""
     gained: tuple[Gained, ...] = ()
@@ -56,8 +58,8 @@ class Evolved:
     _without_empty = lean("by_route", "continues")
 
     @property
-    def path(self) -> str:
-        return version_path(folder_of(self.app_id, by_route=self.by_route), self.version)
+    def folder(self) -> str:
+        return folder_of(self.app_id, by_route=self.by_route)
 
     @classmethod
     def nothing(cls, app_id: str, *, by_route: bool) -> Evolved:
@@ -75,18 +77,6 @@ class Evolved:
         new = (Gained(str(column), by_path.get(column.path, ""), now_ms) for column in additions(known, columns))
         return replace(self, version=self.version + 1, columns=columns, gained=(*self.gained, *new))
 
-    def to_bytes(self) -> bytes:
-        return _FORM.to_bytes(self, indent=2)
-
-    @classmethod
-    def from_bytes(cls, path: str, version: int, data: bytes) -> Evolved:
-        """The inverse. Raises MarkerError, which names the object."""
-        remedy = "delete it: the loader publishes the columns again, by the table"
-        return replace(read_object(_FORM, path, data, remedy), version=version)
-
-
-_FORM = StoredForm(Evolved)
-
 
 def folder_of(app_id: str, *, by_route: bool = False) -> str:
     return versions_folder(SCHEMA, app_id) + ("routes/" if by_route else "")
@@ -94,9 +84,4 @@ def folder_of(app_id: str, *, by_route: bool = False) -> str:
 
 def latest(store: ObjectStore, app_id: str, *, by_route: bool = False) -> Evolved | None:
     """The latest published columns of a stream; None while there are none. Raises StoreError and MarkerError."""
-    return newest(store, folder_of(app_id, by_route=by_route), Evolved.from_bytes)
-
-
-def publish(store: ObjectStore, evolved: Evolved) -> bool:
-    """Make a version; False if another process made it first. Raises StoreError."""
-    return isinstance(store.create(evolved.path, evolved.to_bytes()), Created)
+    return Evolved.newest(store, folder_of(app_id, by_route=by_route))

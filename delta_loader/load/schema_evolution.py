@@ -35,7 +35,7 @@ from common.settings.gained_columns import agree_in_table
 from common.settings.loading import Evolution
 from common.settings.own_columns import columns_at, with_columns_at
 from common.stage.agreed_columns import agreed_columns
-from common.stage.evolved import Evolved, latest, publish
+from common.stage.evolved import Evolved, latest
 from common.stage.markers import Marker
 from delta_loader.plan.plan import TableShape
 from delta_loader.ports import ColumnAdder
@@ -154,7 +154,7 @@ class SchemaEvolution:
             return True
         new = last.with_columns(columns, NO_COLUMNS if self._by_route else declared, offers, self._clock.wall_ms())
         gained = new.gained[len(last.gained) :]
-        is_published = publish(self._stage, new)
+        is_published = new.create(self._stage)
         if is_published:
             self._log.info(
                 "columns published",

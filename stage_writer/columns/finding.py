@@ -15,7 +15,7 @@ from common.schema.inference import JsonShape
 from common.settings import Stream
 from common.settings.columns_from import ColumnsFrom
 from common.settings.envelopes import DEBEZIUM, is_envelope_open
-from common.stage.agreed_columns import AgreedColumns, agree_on
+from common.stage.agreed_columns import AgreedColumns
 from common.tables.stream_columns import columns_as_agreed, found_columns, state_of, table_columns, with_envelope
 from stage_writer.columns.proposing import are_events, proposed
 from stage_writer.decode.envelopes.framing import SchemaKey
@@ -74,7 +74,7 @@ class ColumnFinder:
             proposal = self._proposed()
             if proposal is None:
                 raise nothing_to_infer_from(self.stream)
-            if agree_on(self.stage, proposal[0]):
+            if proposal[0].create(self.stage):
                 return DiscoveredColumns(proposal[1])
 
     def _proposed(self) -> tuple[AgreedColumns, Stream] | None:

@@ -30,7 +30,7 @@ from common.schema.protobuf import find_message, protobuf_columns
 from common.schema.widening import widened
 from common.settings import Stream
 from common.settings.formats import path_steps
-from common.stage.agreed_columns import AgreedColumns, agree_on, agreed_columns
+from common.stage.agreed_columns import AgreedColumns, agreed_columns
 from common.stage.evolved import latest
 from common.tables.stream_columns import columns_as_agreed, state_of
 from stage_writer.columns.finding import DiscoveredColumns
@@ -148,7 +148,7 @@ class SchemaFinder:
                 msg = f"the registry has no {self.stream.record.format} schema yet for the records of {app_id}"
                 raise RegistryError(msg, f"register one, or declare the columns of {app_id}")
             columns = DiscoveredColumns(self._with(proposed), self.schemas.covered(proposed))
-            if proposed is agreed or agree_on(self.stage, proposed):
+            if proposed is agreed or proposed.create(self.stage):
                 return columns
 
     def _next(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> AgreedColumns | None:

@@ -26,7 +26,7 @@ from common.settings.columns import as_in_records, as_in_table
 from common.settings.gained_columns import agree_in_table
 from common.settings.own_columns import columns_at, name_of_part, tables_by_part, with_columns_at
 from common.stage.appeared_routes import with_appeared_of
-from common.stage.evolved import Evolved, latest, publish
+from common.stage.evolved import Evolved, latest
 from common.tables.delta_log import read_table_state
 
 _ATTEMPTS = 20
@@ -49,7 +49,7 @@ def continued_columns(
             return known
         new = replace(last.with_columns(columns, NO_COLUMNS, {}, clock.wall_ms()), continues=other.version)
         try:
-            if publish(stage, new):
+            if new.create(stage):
                 return new
         except StoreRefusedError:  # it may not agree on columns
             return known
@@ -96,7 +96,7 @@ def gain_columns(
         if columns == last.columns:
             return last
         new = last.with_columns(columns, declared, offers, clock.wall_ms())
-        if publish(stage, new):
+        if new.create(stage):
             return new
     raise _no_agreement(stream)
 

@@ -18,7 +18,7 @@ from common.schema.evolution import Addition
 from common.schema.inference import JsonShape
 from common.settings import Settings, Stream
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.agreed_columns import AgreedColumns, agree_on, agreed_columns
+from common.stage.agreed_columns import AgreedColumns, agreed_columns
 from common.stage.evolved import latest
 from common.storage.store import FsspecStore
 from common.tables.stream_columns import found_columns, with_columns_of_files
@@ -323,7 +323,7 @@ def test_writer_that_loses_the_race_uses_the_agreed_columns(tmp_path: Path) -> N
     world = from_records(tmp_path)
 
     def beaten(stream: Stream) -> JsonShape:
-        assert agree_on(world.stage, AgreedColumns("orders", 1, parse_ddl("id STRING"), "from_records", 0))
+        assert AgreedColumns("orders", 1, parse_ddl("id STRING"), "from_records", 0).create(world.stage)
         return Sample([{"id": 1}])(stream)
 
     assert world.finder(beaten).find().stream.record.columns == "id STRING"
@@ -636,8 +636,8 @@ def test_agreed_columns_round_trip(tmp_path: Path) -> None:
     agreed = AgreedColumns(
         "a/b", 3, parse_ddl("x STRUCT<y: STRING>"), "from_records", 7, {"x.y": "json"}, (), "debezium"
     )
-    assert agree_on(store, agreed)
-    assert not agree_on(store, replace(agreed, created_ms=8))
+    assert agreed.create(store)
+    assert not replace(agreed, created_ms=8).create(store)
     assert agreed_columns(store, "a/b") == agreed
     path = "columns/a%2Fb/00000000000000000003.json"
     stored = json.loads(required(store.read(path)))

@@ -21,7 +21,7 @@ from common.schema.evolution import NO_COLUMNS, Addition
 from common.settings import Settings
 from common.settings.own_columns import columns_at
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.evolved import Evolved, Gained, folder_of, latest, publish
+from common.stage.evolved import Evolved, Gained, folder_of, latest
 from common.storage.store import FsspecStore
 from delta_loader.load.ports import Ports
 from delta_loader.ports import in_turn
@@ -349,7 +349,7 @@ def test_later_of_two_loaders_publishes_the_joined_types(tmp_path: Path) -> None
     world = World(tmp_path)
     produce(*world.writer(SOURCES[0], refusing(tmp_path)), SOURCES[0], {"id": 1, "x": 1.5, "y": "y"})
     other = Evolved("orders", 1, parse_ddl("x BIGINT"))
-    before = acting("create", lambda: publish(world.store, other), below="schema/")
+    before = acting("create", lambda: other.create(world.store), below="schema/")
     world.load(TrappedStore(f"{tmp_path}/stage", before=before))
     published = latest(world.store, "orders")
     assert published is not None

@@ -21,7 +21,7 @@ from common.protoc import compile_protobuf
 from common.schema import parse_ddl, to_ddl
 from common.settings import Stream
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.agreed_columns import AgreedColumns, agree_on, agreed_columns
+from common.stage.agreed_columns import AgreedColumns, agreed_columns
 from common.storage.store import FsspecStore
 from devservices.schema_registry import Registry, running_registry
 from stage_writer.columns.finding import columns_text
@@ -505,7 +505,7 @@ def test_same_id_of_another_registry_adds_its_columns(tmp_path: Path, registry: 
 def test_columns_agreed_on_without_a_digest_are_not_derived_again(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry, message="Order", format="protobuf")
     older = AgreedColumns("orders", 1, parse_ddl("id BIGINT"), "from_registry", 0, {}, (1,))
-    assert agree_on(world.stage, older)
+    assert older.create(world.stage)
     assert world.registry_finder().find(frozenset({1})).stream.record.columns == "id BIGINT"
     assert (required(agreed_columns(world.stage, "orders")), registry.requests) == (older, [])
 
