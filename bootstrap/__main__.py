@@ -1,7 +1,5 @@
 """The command ``bootstrap``: says where chains begin, and carries out the operator's repairs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ relied on; changes are made while holding the repair lock (common/stage/repair_l
 bootstrap/plans/.
 """
 
-from __future__ import annotations
-
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence

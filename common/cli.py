@@ -4,8 +4,6 @@ Rules: a command's exit status is an `ExitCode`. An error that a user can cause 
 never a stack trace.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys

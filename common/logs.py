@@ -7,8 +7,6 @@ Rules:
 2. A line that standard error does not take (its disk is full, its reader is gone) is dropped: work goes on without it.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """``pause`` and ``resume`` of both services: they pause one stream, in the stage (common/stage/paused.py)."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import socket

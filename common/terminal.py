@@ -7,8 +7,6 @@ Rules:
 2. A table is aligned with spaces and never cut to a width: it is read by ``grep`` and ``awk`` too.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

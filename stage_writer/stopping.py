@@ -10,8 +10,6 @@ Rules:
    (`common.cli.end_process`).
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Reads the list of topics, and some of their newest messages. Joins no group and commits nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaException

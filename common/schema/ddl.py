@@ -11,8 +11,6 @@ Rules:
    may hold nulls: DDL cannot express more.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

@@ -8,8 +8,6 @@ Rules:
    location.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from common.settings.refusing import refuse

@@ -10,8 +10,6 @@ Rules:
 3. Unknown keys are refused with the nearest known one; so are keys given twice (`common.settings.strict_yaml`).
 """
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import re

@@ -10,8 +10,6 @@ Rules:
    record; the columns are found again, those of an existing table first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar

@@ -11,8 +11,6 @@ Rules:
    what the RESTORE restored. Of several such versions, the newest; they differ in nothing that a RESTORE changes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Parts that the commands share: stores, and parallel requests to them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ Rules:
 3. A table that does not exist yet has no dead letters.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -12,8 +12,6 @@ Rules:
 4. Its dead letters are sent to the stream's topic before it is deleted (load/refused_to_topic.py, rule 6).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol

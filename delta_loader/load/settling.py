@@ -10,8 +10,6 @@ Rules:
    clock that is ahead deletes nothing early, one that is behind deletes later.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

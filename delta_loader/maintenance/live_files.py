@@ -8,8 +8,6 @@ Rules:
 3. A log that changes while it is read is read again by the caller: a log file that disappeared is a TableError.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast

@@ -16,8 +16,6 @@ Rules:
    thread-local state.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

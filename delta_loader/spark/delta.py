@@ -21,8 +21,6 @@ Rules:
    committed by then. The checksum stays in the commit: the next load reads it, and it costs one small file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 

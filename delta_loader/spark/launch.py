@@ -7,8 +7,6 @@ Rules:
 2. Java options that may contain a secret are in a file that only this user can read. It is deleted once Java runs.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import tempfile

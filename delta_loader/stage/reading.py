@@ -9,8 +9,6 @@ Rules:
 3. A marker that disappeared since the listing is treated as not listed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 

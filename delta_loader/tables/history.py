@@ -9,8 +9,6 @@ Rules:
 3. A file's row count is the number that a reader sees: rows in its deletion vector are not counted.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -22,8 +22,6 @@ and why, and property tests compare the reader with it. Rules:
    with point or exponent that is whole, for STRING any value's JSON text as it was sent. Nothing else, and exactly.
 """
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import json

@@ -7,8 +7,6 @@ Rules:
    rebalance moved their partition are dropped, and the portion ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 

@@ -13,8 +13,6 @@ Rules:
 4. The client's package pulls in libraries that other streams do not need: it is imported when a stream uses a registry.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial

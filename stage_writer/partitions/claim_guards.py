@@ -10,8 +10,6 @@ Rules:
    revoked.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Mapping
 

@@ -8,8 +8,6 @@ Rules:
    uses is not analyzed: no part of such a field is reported as dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from common.settings import Stream

@@ -8,8 +8,6 @@ Rules:
 2. A message whose rows would come to more than a writer can hold is refused: ``explodes_too_far``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

@@ -9,8 +9,6 @@ Rules:
 3. Only rows that no change to the table could make loadable are refused (common/tables/schema_compatibility.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ Rules:
 3. Values are returned as JSON: other types as text, bytes in base64.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math

@@ -3,8 +3,6 @@
 Requests to workers ignore the environment's proxy settings: a proxy could not reach them, and would see the token.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ Rules:
    columns, and only the row groups that may contain it. At most `_MOST_FILES` files; the others are named.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

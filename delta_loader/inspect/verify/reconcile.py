@@ -19,8 +19,6 @@ Rules:
    no longer name are read as far as the commits name them. What these say of a range that is not known is not proved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 

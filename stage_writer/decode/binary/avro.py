@@ -11,8 +11,6 @@ Rules:
 4. The ordinary records of a block may be taken by a reader in C (`MakeAvroPass`); the result is the same without.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from io import BytesIO

@@ -11,8 +11,6 @@ Rules:
 3. Bytes are not text: for a STRING column they are refused here.
 """
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import math

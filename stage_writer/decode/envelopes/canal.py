@@ -7,8 +7,6 @@ Rules:
 2. Canal sends every value as text, so values are read as with `coerce: lenient`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc

@@ -3,8 +3,6 @@
 Control records, about tables and columns of the source, are passed over.
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 

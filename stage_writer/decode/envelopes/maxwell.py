@@ -3,8 +3,6 @@
 The records that begin and end a bootstrap, and the schema changes of `output_ddl`, are passed over.
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 

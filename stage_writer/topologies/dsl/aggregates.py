@@ -11,8 +11,6 @@ Rules:
    expires what this operator still changes.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

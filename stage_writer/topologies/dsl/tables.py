@@ -1,7 +1,5 @@
 """Nodes of tables: sources, filters, mapped values, groups by another key, and suppressed changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from stage_writer.topologies.dsl.changes import (

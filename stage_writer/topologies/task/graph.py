@@ -7,8 +7,6 @@ Rules:
 2. A sink's function records a copy of the record's dict: later changes by the user's code affect no row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count

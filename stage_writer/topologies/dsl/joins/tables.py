@@ -7,8 +7,6 @@ Rules:
 3. As in Kafka Streams, the deletion of a joined row is forwarded even if the row never was, unless old values are sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum, auto
 
