@@ -1,10 +1,8 @@
 """Acquires the repair lock in the stage, and stops a command that has lost it (rules: common/stage/repair_lock.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from bootstrap.plans.state import Author
 from common.errors import KafkaDeltaExpressError, StoreError
@@ -19,9 +17,7 @@ from common.stage.repair_lock import (
     repair_path,
     repair_running,
 )
-
-if TYPE_CHECKING:
-    from common.storage.chunks import ByteChunks
+from common.storage.chunks import ByteChunks
 
 
 class RepairLocks:

@@ -8,20 +8,16 @@ Rules:
 2. An object that cannot be read counts as a missing one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import quote
 
 from common.errors import MarkerError
+from common.ports import ObjectStore
 from common.spans import TopicPartition
 from common.stage.stored import Count, StoredPosition, read_object
 from common.stored_types import StoredForm, with_partition
-
-if TYPE_CHECKING:
-    from common.ports import ObjectStore
 
 SENT = "sent"
 

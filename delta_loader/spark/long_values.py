@@ -13,13 +13,11 @@ Rules:
    transaction writes to folders with short random names (`LoadTransaction.java`, rule 4).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from pyspark.sql import Column, DataFrame, functions
 
@@ -27,9 +25,7 @@ from common.schema import backticks
 from common.stage.data_files import DIGEST, ESCAPED, LONGEST_BYTES, shortened
 from common.tables.state import TableState
 from common.tables.table_features import fields_of
-
-if TYPE_CHECKING:
-    from delta_loader.spark.bridge import Line
+from delta_loader.spark.bridge import Line
 
 _RANDOM_FOLDERS = "delta.randomizeFilePrefixes"
 _OTHER_FOLDERS = ("delta.columnMapping.mode", "delta.enableIcebergCompat", _RANDOM_FOLDERS)

@@ -9,22 +9,17 @@ Rules:
 4. The trust store is a file that exists as long as the process; the next process deletes the file of a killed one.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 
 from common.errors import ConfigError
-
-if TYPE_CHECKING:
-    from delta_loader.spark.bridge import Java
+from delta_loader.spark.bridge import Java
 
 _STORE = "javax.net.ssl.trustStore"
 _FOLDER = "delta-loader-authorities-"

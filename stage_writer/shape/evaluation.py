@@ -11,11 +11,8 @@ Rules:
    is a value, not a failure. A time outside the years 1 to 9999 is a failure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
@@ -38,9 +35,7 @@ from stage_writer.decode.batch import NO_TIMESTAMP, Index, Mask, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.expressions import FAULTS, KAFKA, CheckedExpression, ExpressionChecker, connect, refused
 from stage_writer.shape.headers import HEADER_MAP, header_maps, with_readable_headers
-
-if TYPE_CHECKING:
-    from stage_writer.shape.rows import Rows
+from stage_writer.shape.rows import Rows
 
 _KAFKA_PARTS: dict[str, pa.DataType] = {
     "topic": pa.string(),

@@ -8,19 +8,13 @@ Rules:
 3. A message without headers has null, as with Spark's Kafka source.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stage_writer.decode.batch import HEADERS, Index, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
-
-if TYPE_CHECKING:
-    from stage_writer.shape.rows import Rows
+from stage_writer.shape.rows import Rows
 
 _NOT_UTF8 = "the key of a header is not UTF-8"
 HEADER_MAP = pa.map_(pa.string(), pa.binary())

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from common.errors import StoreError
 from common.spans import TopicPartition
@@ -32,12 +31,10 @@ from stage_writer.parquet.buffer import Buffer
 from stage_writer.ports import StateStore
 from stage_writer.tasks.converting import TaskConverter
 from stage_writer.tasks.look_ups import OpenTask
+from stage_writer.tasks.shared import SnapshotsWhen, StreamTasks
 from stage_writer.topologies.stores import Changes, Snapshot, TaskStores
 from stage_writer.topologies.stores.files import changes_to_chunks, snapshot_to_chunks
-
-if TYPE_CHECKING:
-    from stage_writer.tasks.shared import SnapshotsWhen, StreamTasks
-    from stage_writer.topologies.task.task import Task
+from stage_writer.topologies.task.task import Task
 
 
 class KeptTask:

@@ -1,8 +1,6 @@
 """What the converters of a stream with a topology have in common: its sources' decoders, and its tables' formats."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from common.schema import StructType, nullable_columns
 from common.settings import Stream
@@ -13,9 +11,7 @@ from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder
 from stage_writer.parquet.buffer import TableFormat
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.built import BuiltTopology
+from stage_writer.topologies.built import BuiltTopology
 
 
 class OfTopology:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +22,9 @@ from stage_writer.decode.rejects import Reject
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.ports import Converter
 from stage_writer.tasks.converting import TaskConverter, decoded_by_topic
+from stage_writer.tasks.shared import StreamTasks
 from stage_writer.topologies.task.inputs import Input
 from stage_writer.topologies.task.task import process_together
-
-if TYPE_CHECKING:
-    from stage_writer.tasks.shared import StreamTasks
 
 Work = tuple[TaskConverter, MessageBatch]
 Decoded = tuple[list[Input], list[Reject], NDArray[np.int64]]

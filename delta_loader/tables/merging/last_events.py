@@ -2,14 +2,8 @@
 
 # ruff: noqa: S608 - every name is quoted, and no value of a record is in a text but as `bounds` writes it
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from common.tables.changes import DELETE_COLUMN, RESERVED
-
-if TYPE_CHECKING:
-    from delta_loader.tables.merging.inputs import MergeInputs
+from delta_loader.tables.merging.inputs import MergeInputs
 
 _APPLIES = f"{RESERVED}applies"
 _RANK = f"{RESERVED}rank"

@@ -4,15 +4,10 @@ Beyond the bound the inputs that have messages are paused, and those that the ch
 bounded, and every chain makes progress.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 from common.spans import TopicPartition
-
-if TYPE_CHECKING:
-    from stage_writer.fetch.merged.order import MergeInput
+from stage_writer.fetch.merged.order import MergeInput
 
 
 class ReadAhead:

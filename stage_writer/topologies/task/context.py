@@ -1,20 +1,16 @@
 """A processor's view of its task: the `ProcessorContext`, one for each node."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from common.errors import ConfigError
 from stage_writer.topologies.errors import TopologyError
 from stage_writer.topologies.processors import Cancellable, Processor, PunctuationType, Punctuator
 from stage_writer.topologies.records import Headers, Record
 from stage_writer.topologies.task.clock import NO_TIME_MS, TaskClock
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.task.collecting import Outbox
-    from stage_writer.topologies.task.inputs import Input
+from stage_writer.topologies.task.collecting import Outbox
+from stage_writer.topologies.task.inputs import Input
 
 Target = Callable[[Record], None]
 

@@ -7,12 +7,9 @@ Rules:
 3. A message that is refused on one path is refused as a whole, so this is done before any record is processed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +19,7 @@ from stage_writer.decode.batch import Index, MessageBatch, Messages, headers_col
 from stage_writer.decode.rejects import Reject
 from stage_writer.shape.rows import Rows
 from stage_writer.topologies.built import BuiltTopology
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.task.inputs import Input
+from stage_writer.topologies.task.inputs import Input
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,8 @@ Rules:
    that names the place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +22,8 @@ from stage_writer.shape.rows import Rows
 from stage_writer.topologies.built import BuiltTopology, TaskGroup
 from stage_writer.topologies.errors import TopologyError
 from stage_writer.topologies.nodes import StepNode, TableSink
+from stage_writer.topologies.task.collecting import Collected, Outbox
 from stage_writer.topologies.task.writing import RowWriter
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.task.collecting import Collected, Outbox
 
 
 @dataclass(slots=True)

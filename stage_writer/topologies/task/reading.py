@@ -8,12 +8,10 @@ Rules:
 2. Conversions run per column rather than per value where possible: one time through Arrow costs two microseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import UTC
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +22,7 @@ from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.topologies.keys import any_json, key_decoder
 from stage_writer.topologies.nodes import KeyType, SourceNode
 from stage_writer.topologies.records import Headers, Key, Value
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.task.inputs import Input
+from stage_writer.topologies.task.inputs import Input
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:

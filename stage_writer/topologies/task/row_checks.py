@@ -9,21 +9,17 @@ Rules:
    refused instead, because no record may end the work.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stage_writer.topologies.errors import RowRefusedError, UnknownFieldError
 from stage_writer.topologies.task.collecting import Collected, Outbox
 from stage_writer.topologies.task.context import PUNCTUATING, Current
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.task.late import RowMaker
-    from stage_writer.topologies.task.writing import Row, RowWriter
+from stage_writer.topologies.task.late import RowMaker
+from stage_writer.topologies.task.writing import Row, RowWriter
 
 
 class RowChecks:

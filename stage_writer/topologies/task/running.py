@@ -1,11 +1,8 @@
 """The loop of a task: message by message through the processors, with undo, time and punctuations."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
 from stage_writer.decode.rejects import ErrorClass, Reject
@@ -13,12 +10,10 @@ from stage_writer.stopping import Stopping
 from stage_writer.topologies.errors import RowRefusedError, TopologyError, error_text
 from stage_writer.topologies.stores import TaskStores
 from stage_writer.topologies.task.clock import TaskClock, Timers
+from stage_writer.topologies.task.collecting import Outbox
 from stage_writer.topologies.task.context import PUNCTUATING, Current, LateRecordError
 from stage_writer.topologies.task.feeds import Feed, in_order
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.task.collecting import Outbox
-    from stage_writer.topologies.task.graph import Graph
+from stage_writer.topologies.task.graph import Graph
 
 Rejects = dict[int, Reject]
 
