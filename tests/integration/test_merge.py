@@ -81,7 +81,7 @@ BY_VALUE: dict[str, object] = {"derive": {"day": "coalesce(value, 'none')"}, "pa
 """A row's partition changes with its value."""
 
 
-@pytest.mark.parametrize("seed", [7, FRESH])
+@pytest.mark.parametrize("seed", [pytest.param(7, marks=pytest.mark.in_turn("histories of merges in Spark")), FRESH])
 def test_histories_with_rows_that_move_between_partitions_and_their_change_feed(
     tmp_path: Path, spark: SparkSession, seed: int
 ) -> None:
@@ -100,23 +100,26 @@ def test_histories_with_rows_that_move_between_partitions_and_their_change_feed(
     assert rows_of(stream.table, sql="day != coalesce(value, 'none')") == []
 
 
-def test_null_leaves_the_row_s_value_also_where_the_table_has_more_columns(tmp_path: Path, spark: SparkSession) -> None:
-    for sequenced, soft in ((True, True), (False, False)):
-        stream = ChangeStream(tmp_path / f"{soft}", sequenced=sequenced, soft=soft, patches=True, more=BY_VALUE)
-        create(spark, stream, "'delta.enableDeletionVectors' = 'true'", extra=", parts MAP<STRING, ARRAY<INT>>")
-        old = "(id, name, value, mine, parts) VALUES (9, 'k', 'old', 'x', map('a', array(1)))"
-        spark.sql(f"INSERT INTO delta.`{stream.table}` {old}")
-        stream.expected[9, "k"] = Row("old")
-        tables, chance = tables_of(stream, spark), random.Random(5)  # noqa: S311 - a test's dice
-        for number in range(2):
-            for partition in (0, 1, 0):
-                drawn = some_events(chance, sequenced=sequenced)
-                events = [(key, NULL if value == "c" else value, sequence) for key, value, sequence in drawn]
-                stream.flush(partition, [*events, (9, NULL, number)])
-            stream.load(tables)
-            assert stream.rows() == stream.expected, f"after load {number}"
-        (kept,) = rows_of(stream.table, sql="id = 9")
-        assert [kept[name] for name in ("value", "op", "mine", "parts")] == ["old", "u", "x", {"a": [1]}]
+@pytest.mark.in_turn("a null leaves the row's value")
+@pytest.mark.parametrize(("sequenced", "soft"), [(True, True), (False, False)])
+def test_null_leaves_the_row_s_value_also_where_the_table_has_more_columns(
+    tmp_path: Path, spark: SparkSession, *, sequenced: bool, soft: bool
+) -> None:
+    stream = ChangeStream(tmp_path, sequenced=sequenced, soft=soft, patches=True, more=BY_VALUE)
+    create(spark, stream, "'delta.enableDeletionVectors' = 'true'", extra=", parts MAP<STRING, ARRAY<INT>>")
+    old = "(id, name, value, mine, parts) VALUES (9, 'k', 'old', 'x', map('a', array(1)))"
+    spark.sql(f"INSERT INTO delta.`{stream.table}` {old}")
+    stream.expected[9, "k"] = Row("old")
+    tables, chance = tables_of(stream, spark), random.Random(5)  # noqa: S311 - a test's dice
+    for number in range(2):
+        for partition in (0, 1, 0):
+            drawn = some_events(chance, sequenced=sequenced)
+            events = [(key, NULL if value == "c" else value, sequence) for key, value, sequence in drawn]
+            stream.flush(partition, [*events, (9, NULL, number)])
+        stream.load(tables)
+        assert stream.rows() == stream.expected, f"after load {number}"
+    (kept,) = rows_of(stream.table, sql="id = 9")
+    assert [kept[name] for name in ("value", "op", "mine", "parts")] == ["old", "u", "x", {"a": [1]}]
 
 
 def test_each_of_several_tables_of_an_event_merges_its_own_copy(tmp_path: Path, spark: SparkSession) -> None:
@@ -178,7 +181,7 @@ def changed(
     return table
 
 
-@pytest.mark.parametrize("seed", [11, FRESH])
+@pytest.mark.parametrize("seed", [pytest.param(11, marks=pytest.mark.in_turn("histories of merges in Spark")), FRESH])
 def test_histories_of_late_events_and_soft_deletes_in_a_table_with_deletion_vectors(
     tmp_path: Path, spark: SparkSession, seed: int
 ) -> None:
@@ -302,6 +305,7 @@ def _load_of(app_id: str, last_offset: int, *, merges: bool) -> dict[str, object
     return {**inside, "metadata": "{}", "escaped": "", "longest_bytes": 255}
 
 
+@pytest.mark.in_turn("a merge loses its copy of the source")
 @pytest.mark.parametrize("other_loads", [False, True])
 def test_merge_that_lost_its_copy_of_the_source_begins_again_as_the_same_load(
     tmp_path: Path,

@@ -31,6 +31,7 @@ def load(staging: Staging, spark: SparkSession) -> StreamReport:
     return report
 
 
+@pytest.mark.in_turn("mixed files arrive once")
 @pytest.mark.parametrize("lake", ["file", "moto"], indirect=True)
 def test_mixed_files_are_split_and_arrive_once_with_files_that_are_added(lake: Lake, spark: SparkSession) -> None:
     staging = Staging(lake.url, storage_options=dict(lake.storage_options))

@@ -53,7 +53,8 @@ def newest(spark: SparkSession, url: str) -> Row:
     return spark.sql(f"DESCRIBE HISTORY delta.`{spark_url(url)}`").collect()[0]
 
 
-@pytest.mark.parametrize("lake", ["file", pytest.param("moto", marks=pytest.mark.nightly), "versitygw"], indirect=True)
+@pytest.mark.in_turn("records are staged again")
+@pytest.mark.parametrize("lake", ["file", "moto", "versitygw"], indirect=True)
 def test_records_staged_again_are_loaded_once(
     staging: Staging, tables: SparkDeltaTables, spark: SparkSession, lake: Lake
 ) -> None:

@@ -167,30 +167,30 @@ def test_fixed_expression_fixes_exactly_the_range(pipeline: Pipeline) -> None:
     assert {finding.kind for finding in report.findings} == {"replaced", "all_in_tables"}
 
 
-def test_loader_that_dies_between_the_tables_loses_nothing(pipeline: Pipeline) -> None:
+@pytest.mark.in_turn("a loader dies between the tables of a replacement")
+@pytest.mark.parametrize(
+    "step", [("dead_letters", RequestStep.ADD), ("rows", RequestStep.ROWS), ("dead_letters", RequestStep.DROP)]
+)
+def test_loader_that_dies_between_the_tables_loses_nothing(pipeline: Pipeline, step: tuple[str, RequestStep]) -> None:
     config = pipeline.config("b", DAY)
     records = {*pipeline.rows(), *pipeline.rows("orders_dead_letters")}
     stage = FsspecStore(f"{pipeline.folder}/stage")
-    content: bytes | None = None
-    for start, step in enumerate(
-        [("dead_letters", RequestStep.ADD), ("rows", RequestStep.ROWS), ("dead_letters", RequestStep.DROP)]
-    ):
-        version, span = pipeline.version(), range(start * 60, start * 60 + 60)
-        ask = ("replay", config, "--topic", pipeline.topic, "--partition", "1", "--yes")
-        pipeline.programs.succeed("stage-writer", *ask, "--from", str(span.start), "--to", str(span.stop))
-        (request,) = [path for path in pipeline.staged() if path.startswith("replace/")]
-        content = stage.read(request)
-        pipeline.replacer.dies_after = step
-        with pytest.raises(Death):
-            pipeline.load(config)
-        assert {*pipeline.rows(), *pipeline.rows("orders_dead_letters")} == records
-        pipeline.replacer.dies_after = None
+    version, span = pipeline.version(), range(60, 120)
+    ask = ("replay", config, "--topic", pipeline.topic, "--partition", "1", "--yes")
+    pipeline.programs.succeed("stage-writer", *ask, "--from", str(span.start), "--to", str(span.stop))
+    (request,) = [path for path in pipeline.staged() if path.startswith("replace/")]
+    content = stage.read(request)
+    pipeline.replacer.dies_after = step
+    with pytest.raises(Death):
         pipeline.load(config)
-        rows, letters = pipeline.rows(), pipeline.rows("orders_dead_letters")
-        assert (rows.keys() | letters.keys(), rows.keys() & letters.keys()) == (records, set())
-        inside = {(1, offset) for offset in span}
-        assert letters.keys() & inside == {(1, offset) for offset in span if offset % 25 == 0}
-        assert (pipeline.version(), pipeline.staged()) == (version + 1, [])
+    assert {*pipeline.rows(), *pipeline.rows("orders_dead_letters")} == records
+    pipeline.replacer.dies_after = None
+    pipeline.load(config)
+    rows, letters = pipeline.rows(), pipeline.rows("orders_dead_letters")
+    assert (rows.keys() | letters.keys(), rows.keys() & letters.keys()) == (records, set())
+    inside = {(1, offset) for offset in span}
+    assert letters.keys() & inside == {(1, offset) for offset in span if offset % 25 == 0}
+    assert (pipeline.version(), pipeline.staged()) == (version + 1, [])
     # The same request once more, as a backup of the stage would bring it back.
     done = pipeline.version(), pipeline.version("orders_dead_letters")
     assert content is not None

@@ -1,5 +1,6 @@
 """Tables made by others, a feature each: files are added to them as they are, and every reader that can sees the rows.
 
+How a feature decides on the way of loading is in tests/unit/delta_loader/tables/test_load_modes.py, for all of them.
 What has to go through Delta's writer is in test_append.py.
 """
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.spark
 
 ORDERS = "id BIGINT, name STRING, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, day STRING"
 BEFORE = "VALUES (-1, 'x', 'other', 9, 0, '2025-01-01'), (-2, 'y', 'other', 9, 1, '2025-01-01')"
+FEATURES_OF_WHICH_ONE_IS_DRAWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,13 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("feature", TABLES)
+@pytest.mark.parametrize(
+    "feature",
+    [
+        pytest.param(feature, marks=pytest.mark.in_turn(f"table features {number // FEATURES_OF_WHICH_ONE_IS_DRAWN}"))
+        for number, feature in enumerate(TABLES)
+    ],
+)
 def test_table_with_the_feature_takes_files_as_they_are(tmp_path: Path, spark: SparkSession, feature: str) -> None:
     made, staging = TABLES[feature], Staging.below(tmp_path)
     staging.partition_by = made.partition_by
