@@ -141,19 +141,37 @@ only_moto = pytest.mark.parametrize("lake", ["moto"], indirect=True)  # it check
 
 
 @on_versitygw
-def test_two_loaders_of_one_table_lose_and_double_nothing(
-    orders: Staging, returns: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
+def test_two_loaders_of_one_table_lose_and_double_nothing(  # noqa: PLR0917 - fixtures
+    lake: Lake,
+    bucket: str,
+    programs: Programs,
+    proxy: Proxy,
+    config: Callable[..., Path],
+    spark: SparkSession,
 ) -> None:
+    """One is a process, and the other is here: each has a Spark of its own."""
+    orders, returns = (
+        Staging(f"s3://{bucket}", app_id, app_id=app_id, storage_options=dict(lake.storage_options))
+        for app_id in ("orders", "returns")
+    )
     orders.flush(0, 0, 20)
     returns.flush(0, 100, 130)
     # Both make the table. Then each has another stream's load for the same version, and who was first goes on to the
     # other's stream: both have the same load for the next one.
     proxy.policy = Meeting(range(3))
 
-    outputs = run_at_once(programs, config(orders, returns), config(returns, orders))
+    with ThreadPoolExecutor(1) as pool:
+        child = programs.start("delta-loader", "run", config(orders, returns), "--once")
+        here = pool.submit(in_process.load_all, config(returns, orders), spark)
+        assert child.process.wait(2 * PATIENCE_S) == 0, child.log.read_text()
+        reports = {report.app_id: report for report in here.result(2 * PATIENCE_S)}
 
-    for line in ("orders: done, 1 commits, 1 files, 20 rows", "returns: done, 1 commits, 1 files, 30 rows"):
-        assert [line in output for output in outputs].count(True) == 1, outputs
+    for app_id, count in (("orders", 20), ("returns", 30)):
+        report = reports[app_id]
+        assert (report.failure, report.held) == (None, {})
+        loaded_here = (report.commits, report.files, report.rows) == (1, 1, count)
+        loaded_there = f"{app_id}: done, 1 commits, 1 files, {count} rows" in child.log.read_text()
+        assert loaded_here != loaded_there, (report, child.log.read_text())
     assert [set(statuses(proxy, version)) for version in range(3)] == [{200, 412}] * 3
     assert len(log(orders)) == 3
     assert transactions(orders) == [("orders-0", 19), ("returns-0", 129)]
