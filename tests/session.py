@@ -18,8 +18,7 @@ SMALL_TABLES = {
     STATE_PARTITIONS: "1",
 }
 """Tables of tests have a few rows: what Spark compiles and plans again for each query, tasks without rows, and the list
-of a table's files in each checksum are most of its CPU. The loaders of test_pipeline.py and of images have Spark's
-values."""
+of a table's files in each checksum are most of its CPU. The loaders of images have Spark's values."""
 
 # Spark's own choice renames the file of each commit's checksum by way of Hadoop's FileContext, which starts four
 # processes of `readlink` for it on a disk. Loaders that are processes do.

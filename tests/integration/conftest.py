@@ -29,14 +29,12 @@ class Programs:
     forked: Forked
     started: list[processes.Child] = field(default_factory=list)
 
-    def config(
-        self, settings: Mapping[str, Any], name: str = "config.yaml", *, spark: Mapping[str, str] = SMALL_TABLES
-    ) -> Path:
-        """Write settings as a user would, with ``spark`` for a loader where they have one; the file's path."""
+    def config(self, settings: Mapping[str, Any], name: str = "config.yaml") -> Path:
+        """Write settings as a user would, with those for small tables where they have a loader; the file's path."""
         path = self.folder / name
         if "loader" in settings:
             loader = settings["loader"]
-            settings = {**settings, "loader": {**loader, "spark": {**spark, **loader.get("spark", {})}}}
+            settings = {**settings, "loader": {**loader, "spark": {**SMALL_TABLES, **loader.get("spark", {})}}}
         path.write_text(yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True), "utf-8")
         return path
 

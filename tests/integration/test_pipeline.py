@@ -60,9 +60,9 @@ def settings(kafka: KafkaCluster, lake: Lake, topic: str) -> dict[str, object]:
     return {
         "kafka": {"bootstrap.servers": kafka.bootstrap_servers, "session.timeout.ms": 6000},
         "stage": {"url": f"{lake.url}/stage", "storage_options": dict(lake.storage_options)},
-        "writer": {"group_id": topic, "flush_after": "1s", "flush_records": 2000, "http": None},
+        "writer": {"group_id": topic, "flush_after": "2s", "flush_records": 1000, "http": None},
         "loader": {
-            "schedule": "1s",
+            "schedule": "3s",
             "marker_retention": 0,
             "http": None,
             "spark": {"spark.master": "local[2]"},
@@ -156,21 +156,21 @@ def test_every_record_is_there_once_whoever_was_killed(
 ) -> None:
     rng = random.Random(lake.kind)  # noqa: S311 - a test's data
     topic = new_topic(PARTITIONS)
-    config = programs.config(settings(kafka, lake, topic), spark={})
+    config = programs.config(settings(kafka, lake, topic))
     loader = programs.start("delta-loader", "run", config)
     victim, survivor = (programs.start("stage-writer", "run", config) for _ in range(2))
     for child in (victim, survivor):
         wait_for(child, "partitions assigned")
-    produce(kafka, topic, 6000, rng)
+    produce(kafka, topic, 3000, rng)
     until(lambda: has_sealed(victim) or has_sealed(survivor))
     if not has_sealed(victim):  # on a busy machine the group may have left everything to the other one
         victim, survivor = survivor, victim
-    produce(kafka, topic, 3000, rng)
+    produce(kafka, topic, 1500, rng)
     victim.kill()
     wait_for(loader, "committed")
     loader.kill()  # between a commit and what follows it
     replacement = programs.start("stage-writer", "run", config)
-    produce(kafka, topic, 3000, rng)
+    produce(kafka, topic, 1500, rng)
     loader = programs.start("delta-loader", "run", config)
     wait_for(replacement, "partitions assigned")
     wait_for(loader, "committed")
@@ -181,7 +181,7 @@ def test_every_record_is_there_once_whoever_was_killed(
     assert in_process.load(config, spark).failure is None
 
     sent = read_kafka(kafka.bootstrap_servers, topic)
-    assert len(sent) == 12_000
+    assert len(sent) == 6000
     table = f"{lake.url}/tables/orders"
     for name, reader in {
         "spark": spark_reader(spark),
@@ -197,7 +197,7 @@ def test_every_record_is_there_once_whoever_was_killed(
     assert {row.operation for row in operations} == {"CREATE TABLE", "STREAMING UPDATE"}
     state = read_table_state(FsspecStore(table, lake.storage_options))
     assert state is not None
-    assert state.transactions == {f"orders-{partition}": 2999 for partition in range(PARTITIONS)}
+    assert state.transactions == {f"orders-{partition}": 1499 for partition in range(PARTITIONS)}
     if lake.kind == "versitygw":  # over S3; over a disk it is in test_replay.py
         report = json.loads(programs.succeed("delta-loader", "verify", config, "--kafka", "--json"))
         (stream,) = report["streams"]
@@ -211,7 +211,7 @@ def test_every_record_is_there_once_whoever_was_killed(
                 partition["rows"] + partition["dead_letters"] + partition["tombstones_staged"]
                 for partition in stream["partitions"]
             )
-            == 12_000
+            == 6000
         )
 
 
