@@ -120,22 +120,22 @@ def view(table: Staging, spark: SparkSession) -> str:
 
 @pytest.mark.parametrize("column", EXACT)
 def test_spark_opens_the_one_file_that_can_hold_a_value(column: str, view: str, spark: SparkSession) -> None:
-    query = spark.sql(f"SELECT DISTINCT _kafka_offset FROM {view} WHERE {column} = {EXACT[column]}")  # noqa: S608
+    query = spark.sql(f"SELECT _kafka_offset FROM {view} WHERE {column} = {EXACT[column]}")  # noqa: S608
     assert [row[0] for row in query.collect()] == [23]
     assert scanned_files(query) == 1
-    above = spark.sql(f"SELECT DISTINCT _kafka_offset FROM {view} WHERE {column} > {EXACT[column]}")  # noqa: S608
+    above = spark.sql(f"SELECT _kafka_offset FROM {view} WHERE {column} > {EXACT[column]}")  # noqa: S608
     expected = range(24, 52) if column == "_kafka_offset" else range(24, 50)
     assert sorted(row[0] for row in above.collect()) == list(expected)
 
 
 @pytest.mark.parametrize("column", INEXACT)
 def test_rows_without_faithful_bounds_are_found(column: str, view: str, spark: SparkSession) -> None:
-    query = spark.sql(f"SELECT DISTINCT _kafka_offset FROM {view} WHERE {column} = {INEXACT[column]}")  # noqa: S608
+    query = spark.sql(f"SELECT _kafka_offset FROM {view} WHERE {column} = {INEXACT[column]}")  # noqa: S608
     assert [row[0] for row in query.collect()] == [23]
 
 
 def test_not_a_number_is_the_greatest_as_in_spark(view: str, spark: SparkSession) -> None:
-    query = spark.sql(f"SELECT DISTINCT _kafka_offset FROM {view} WHERE double > 1000")  # noqa: S608
+    query = spark.sql(f"SELECT _kafka_offset FROM {view} WHERE double > 1000")  # noqa: S608
     assert [row[0] for row in query.collect()] == [51]
 
 
@@ -143,6 +143,6 @@ def test_not_a_number_is_the_greatest_as_in_spark(view: str, spark: SparkSession
 def test_files_without_nulls_are_not_opened_for_nulls(column: str, view: str, spark: SparkSession) -> None:
     if column == "_kafka_offset":
         pytest.skip("it is never null")
-    query = spark.sql(f"SELECT DISTINCT _kafka_offset FROM {view} WHERE {column} IS NULL")  # noqa: S608
+    query = spark.sql(f"SELECT _kafka_offset FROM {view} WHERE {column} IS NULL")  # noqa: S608
     assert sorted(row[0] for row in query.collect()) == [50, 51]
     assert scanned_files(query) == 2
