@@ -14,6 +14,9 @@ from pathlib import Path
 
 from devservices.kafka import TOLERATES_PAUSES, Broker, KafkaCluster, KafkaOptions, running_kafka
 
+# An idle broker writes records that say nothing, and sends itself heartbeats, twice a second each.
+_PROPERTIES = {**TOLERATES_PAUSES, "metadata.max.idle.interval.ms": "0", "broker.heartbeat.interval.ms": "2000"}
+
 
 @contextmanager
 def shared_kafka(folder: Path) -> Iterator[KafkaCluster]:
@@ -26,7 +29,7 @@ def shared_kafka(folder: Path) -> Iterator[KafkaCluster]:
         if port.exists():
             cluster = KafkaCluster((Broker(1, int(port.read_text("utf-8")), folder),))
         else:
-            cluster = own.enter_context(running_kafka(KafkaOptions(partitions=4, properties=TOLERATES_PAUSES)))
+            cluster = own.enter_context(running_kafka(KafkaOptions(partitions=4, properties=_PROPERTIES)))
             port.write_text(str(cluster.brokers[0].port), "utf-8")
             own.callback(port.unlink)
             own.callback(fcntl.flock, users, fcntl.LOCK_EX)
