@@ -3,6 +3,8 @@
 
 const EVERY_MS = 2000;
 const BEYOND = 8; // rows kept ready above and below those in sight
+const FEW_STREAMS = 8;
+const LEVELS = ["error", "warning", null]; // the worst first
 const STATES = ["held", "waiting", "paused", "behind", "flushing", "well"];
 const stateText = (state) => (state === "well" ? "healthy" : state);
 const find = (id) => document.getElementById(id);
@@ -163,10 +165,17 @@ function keyed(place, items, keyOf, make) {
   }
 }
 
+function behind(lag) {
+  return lag.records === null ? "unknown" : lag.records === 0 ? "up to date" : `${count(lag.records)} behind`;
+}
+
 function showStreams() {
   const place = find("streams");
   place.hidden = status.streams.length === 0;
-  keyed(place.querySelector("ul"), status.streams, (one) => JSON.stringify([one, Math.floor(nowMs() / 1000)]), (one) => {
+  // Many streams are a line each, except those with a problem, so the partitions below stay within reach.
+  const isLong = status.streams.length > FEW_STREAMS;
+  const streams = [...status.streams].sort((one, other) => LEVELS.indexOf(one.level) - LEVELS.indexOf(other.level));
+  keyed(place.querySelector("ul"), streams, (one) => JSON.stringify([isLong, one, Math.floor(nowMs() / 1000)]), (one) => {
     const header = element("header", {}, element("h3", {}, one.app_id));
     if (one.level) header.append(element("span", { class: "tag", "data-level": one.level }, one.held ? `${count(one.held)} held` : "see above"));
     header.append(element("span", { class: "quiet" }, one.way));
@@ -175,12 +184,16 @@ function showStreams() {
         element("time", { datetime: new Date(one.valid_through_ms).toISOString() }, clock(one.valid_through_ms)),
         element("span", { class: "quiet" }, ` (${duration((nowMs() - one.valid_through_ms) / 1000)} ago)`)));
     }
+    if (isLong && !one.level) {
+      const lags = one.stops.filter((stop) => stop.lag).map((stop) => `${stop.name}: ${behind(stop.lag)}`);
+      header.append(element("span", { class: "quiet" }, lags.join(" · ")));
+      return element("li", { class: "stream" }, header);
+    }
     const flow = element("div", { class: "flow" });
     for (const stop of one.stops) {
       if (stop.lag) {
-        const behind = stop.lag.records === null ? "unknown" : stop.lag.records === 0 ? "up to date" : `${count(stop.lag.records)} behind`;
         flow.append(element("div", { class: "way", "data-behind": String(Boolean(stop.lag.records)) },
-          element("b", {}, behind), element("span", {}, stop.lag.records === 0 ? "" : duration(stop.lag.seconds))));
+          element("b", {}, behind(stop.lag)), element("span", {}, stop.lag.records === 0 ? "" : duration(stop.lag.seconds))));
       }
       flow.append(element("div", { class: "stop" }, element("b", {}, stop.name), element("span", {}, stop.note)));
     }

@@ -115,7 +115,7 @@ class BuiltTopology:
             case StepNode():
                 return " (on columns)"
             case TableSink():
-                return f" (table: {node.table or 'the stream’s own'})"
+                return f" (table: {node.table or 'main'})"
             case TopicSink():
                 return f" (topic: {node.topic})"
 

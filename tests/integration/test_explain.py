@@ -80,13 +80,15 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
     text = version_to_text(story)
     assert "orders/0 [0, 10): 10 records, 9 rows, 1 dead letters" in text
     assert f"from the flush {first.name.path} (its marker still exists)" in text
-    assert "2 of its files are still in the table (version 2)" in text
+    assert "2 files of these still in the table (version 2)" in text
 
     world.sql("OPTIMIZE {table}")
     assert world.places(2, 12) == [OffsetLocation.ROW, OffsetLocation.ROW]
     assert (world.loaded(2), world.loaded(12)) == (1, 2)
-    assert "were put elsewhere by version 3 (OPTIMIZE" in version_to_text(world.explainer.version(staging.table, 1))
-    assert "changed no rows, only their files: 2 files out, 1 in" in version_to_text(
+    assert "2 files of these rewritten with the same rows by version 3 (OPTIMIZE" in version_to_text(
+        world.explainer.version(staging.table, 1)
+    )
+    assert "changed no rows, only their files: 2 files removed, 1 added" in version_to_text(
         world.explainer.version(staging.table, 3)
     )
     world.sql("DELETE FROM {table} WHERE _kafka_offset = 12")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from common.json_value import Json
 from common.printable import joined
 from common.remedies import CONFIG, quoted
+from common.sizes import counted
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from common.tables.history import LoggedCommit
@@ -38,8 +39,8 @@ def _version_lines(story: VersionStory) -> Iterator[str]:
         yield f"  not a load: it {_others_words(version)}"
     else:
         yield from _load_lines(metadata)
-    rows = "an unknown number of rows" if version.added_rows is None else f"{version.added_rows:,} rows"
-    yield f"  {len(version.added):,} files added with {rows}, {len(version.removed):,} removed"
+    rows = "an unknown number of rows" if version.added_rows is None else counted(version.added_rows, "row")
+    yield f"  {counted(len(version.added), 'file')} added with {rows}, {len(version.removed):,} removed"
     for file in version.added[:_SHOWN]:
         yield f"    {file.path} ({'?' if file.rows is None else f'{file.rows:,}'} rows, {file.size_bytes:,} bytes)"
     if len(version.added) > _SHOWN:
@@ -49,10 +50,10 @@ def _version_lines(story: VersionStory) -> Iterator[str]:
     if len(story.markers) > _SHOWN:
         yield f"  and from {len(story.markers) - _SHOWN:,} more flushes"
     for gone in story.gone:
-        fate = "put elsewhere" if gone.keeps_rows else "removed or rewritten"
-        yield f"  {gone.files:,} of its files were {fate} by version {gone.version} ({gone.words})"
+        fate = "rewritten with the same rows" if gone.keeps_rows else "removed or rewritten"
+        yield f"  {counted(gone.files, 'file')} of these {fate} by version {gone.version} ({gone.words})"
     if version.added:
-        yield f"  {story.live_files:,} of its files are still in the table (version {story.newest})"
+        yield f"  {counted(story.live_files, 'file')} of these still in the table (version {story.newest})"
 
 
 def _others_words(version: TableVersion) -> str:
@@ -60,7 +61,7 @@ def _others_words(version: TableVersion) -> str:
     if not version.added and not version.removed:
         return "changed no files"
     kind = "changed rows" if version.changes_data else "changed no rows, only their files"
-    return f"{kind}: {len(version.removed):,} files out, {len(version.added):,} in"
+    return f"{kind}: {counted(len(version.removed), 'file')} removed, {len(version.added):,} added"
 
 
 def _load_lines(metadata: CommitMetadata) -> Iterator[str]:
@@ -71,8 +72,8 @@ def _load_lines(metadata: CommitMetadata) -> Iterator[str]:
         counts = metadata.counts.get(partition)
         yield f"  {partition} {span}{topic}" + ("" if counts is None else f": {_counts_words(counts)}")
     for partition, replaced in sorted(metadata.replaced.items()):
-        counted = _counts_words(replaced.counts)
-        yield f"  rewrote {partition} {replaced.words} for the request {replaced.request}: {counted}"
+        counts_words = _counts_words(replaced.counts)
+        yield f"  rewrote {partition} {replaced.words} for the request {replaced.request}: {counts_words}"
     if metadata.answers is not None:
         yield f"  applies the resolution of version {metadata.answers.version}: {metadata.answers.decision.value}"
     if metadata.valid_through_ms is not None:
@@ -80,16 +81,16 @@ def _load_lines(metadata: CommitMetadata) -> Iterator[str]:
 
 
 def _counts_words(counts: Counts) -> str:
-    parts = [f"{counts.records:,} records", f"{counts.rows:,} rows"]
+    parts = [counted(counts.records, "record"), counted(counts.rows, "row")]
     if counts.here is not None:
         parts.append(f"{counts.here:,} of them here")
     fields = (
-        (counts.dead_letters, "dead letters"),
-        (counts.tombstones, "tombstones"),
-        (counts.filtered, "filtered"),
-        (counts.exploded, "rows beyond the first of their record"),
+        (counts.dead_letters, counted(counts.dead_letters, "dead letter")),
+        (counts.tombstones, counted(counts.tombstones, "tombstone")),
+        (counts.filtered, f"{counts.filtered:,} filtered"),
+        (counts.exploded, f"{counts.exploded:,} more by explode"),
     )
-    parts += [f"{count:,} {words}" for count, words in fields if count]
+    parts += [words for count, words in fields if count]
     parts += [f"{span} given up" for span in counts.given_up]
     return ", ".join(parts)
 

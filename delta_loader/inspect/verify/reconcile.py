@@ -22,6 +22,7 @@ Rules:
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 
+from common.sizes import counted
 from common.spans import Position, Span, TopicPartition
 from delta_loader.inspect.verify.count_findings import filtered_findings
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict
@@ -402,12 +403,17 @@ def kafka_findings(
     yield from filtered
     if not lost and seen.missing.is_whole and not filtered and not seen.other_times.count:
         left_out = sum(seen.left_out.tally.within(span.span) for span in ranges if not span.is_merged)
-        others = f"{seen.kafka_tombstones:,} tombstones" + (f" or {left_out:,} filtered records" if left_out else "")
-        others += " or a merged event" if any(span.is_merged for span in ranges) else ""
+        fates = ["a row", "a dead letter"]
+        if seen.kafka_tombstones:
+            fates.append(f"one of {counted(seen.kafka_tombstones, 'tombstone')}")
+        if left_out:
+            fates.append(f"one of {counted(left_out, 'filtered record')}")
+        if any(span.is_merged for span in ranges):
+            fates.append("a merged event")
         text = (
-            f"each of the {seen.kafka_records - older.count:,} records of {partition} that Kafka has from "
-            f"{start or 0} up to the table's position is a row, a dead letter or one of {others}, unless another "
-            f"finding names it; {compared(seen)}"
+            f"{partition}, records that Kafka has from {start or 0} up to the table's position: each of the "
+            f"{seen.kafka_records - older.count:,} is {', '.join(fates[:-1])} or {fates[-1]}, unless another finding "
+            f"names it; {compared(seen)}"
         )
         yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, partition)
 

@@ -30,7 +30,7 @@ def test_topology_describes_its_tasks() -> None:
         "  source users (topics: users) → join",
         "  step errors (on columns) → join",
         "  processor join (stores: names) → rows",
-        "  sink rows (table: the stream’s own)",
+        "  sink rows (table: main)",
         "  store names (of join)",
     ]
 
