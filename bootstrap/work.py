@@ -56,7 +56,7 @@ _NO_TABLE = "check streams[].table, and that the stream's app_id is the one that
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """The positions from a source, and what it lacks where it has none."""
+    """The positions from a source, and why it has none for a partition."""
 
     positions: Mapping[TopicPartition, Position]
     why_none: str = ""

@@ -1,4 +1,4 @@
-"""Background work of a program, in daemon threads: one that hangs does not keep the process from ending."""
+"""Background work in daemon threads. A thread that hangs does not keep the process from ending."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Arguments = ParamSpec("Arguments")
 def in_background(
     name: str, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Future[Result]:
-    """Begin a piece of work in a thread of its own; its result, or what it raised, is in the future."""
+    """Run a function in its own thread; the future has its result or its exception."""
     future: Future[Result] = Future()
 
     def run() -> None:

@@ -154,7 +154,7 @@ def settings_from(config: Path, *, print_config: bool = False, as_written: bool 
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
-    """Run a command and turn its result into an exit code; a command raises `typer.Exit` for one of its own."""
+    """Run a command and turn its result into an exit code; a command raises `typer.Exit` for any other code."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # A character that the encoding lacks (the locale's, or PYTHONIOENCODING) is escaped, as on standard error.
         sys.stdout.reconfigure(errors="backslashreplace")

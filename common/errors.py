@@ -31,7 +31,7 @@ class ExitCode(IntEnum):
 
 
 class KafkaDeltaExpressError(Exception):
-    """The root. ``problem`` states what is wrong and where; ``remedy`` what to do about it."""
+    """The root. ``problem`` states what is wrong and where, ``remedy`` how to fix it."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 

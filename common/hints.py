@@ -1,4 +1,4 @@
-"""What a name that is not known was probably meant to be."""
+"""The known name that an unknown one probably stands for."""
 
 import difflib
 from collections.abc import Iterable

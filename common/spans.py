@@ -45,7 +45,7 @@ class Span:
 
     @property
     def last_offset(self) -> Offset:
-        """The last offset covered: the one that a Delta txn action and kafka-delta-ingest record."""
+        """The last offset covered, as a Delta txn action and kafka-delta-ingest record it."""
         return Offset(self.end - 1)
 
     @property

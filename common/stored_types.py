@@ -100,7 +100,7 @@ def with_partition(of: type[_Value], name: str) -> StoredAs:
 
 
 def by_topic(values: Mapping[TopicPartition, _Value]) -> dict[str, dict[str, _Value]]:
-    """What is known of Kafka partitions, by topic and number, sorted."""
+    """Values of Kafka partitions as nested maps, by topic and number, sorted."""
     by_name: dict[str, dict[str, _Value]] = {}
     for partition in sorted(values):
         by_name.setdefault(partition.topic, {})[str(partition.partition)] = values[partition]

@@ -392,7 +392,7 @@ def _try_records(
     partitions: Collection[TopicPartition],
     report: Callable[[str, str], None],
 ) -> bool:
-    """Print what the newest records of each stream become; False where some need an operator."""
+    """Print the outcome of each stream's newest records; False if some need an operator."""
     well, alarm = True, settings.writer.dead_letter_alarm
     for converter in converters:
         if isinstance(converter, PendingConverter):

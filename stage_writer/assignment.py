@@ -129,7 +129,7 @@ class AssignedPartitions:
         return self._start(partitions)
 
     def resume(self) -> None:
-        """Start the partitions that wait, each from its chain's end, and the held ones that were fixed."""
+        """Start waiting partitions, each from its chain's end, and held partitions that were fixed."""
         self._check_held()
         for partition, position in self._start().items():
             self._source.seek(partition, position)

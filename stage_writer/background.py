@@ -1,4 +1,4 @@
-"""What the loop checks and reports periodically, next to reading and flushing.
+"""The loop's periodic checks and reports, next to reading and flushing.
 
 Rules:
 

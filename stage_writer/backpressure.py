@@ -31,7 +31,7 @@ class Backpressure:
 
     @property
     def current(self) -> BackpressureState:
-        """What is not read now. Safe to read from any thread."""
+        """The partitions that are not read now. Safe to read from any thread."""
         assigned = list(self._assignment.by_partition.values())
         return BackpressureState(frozenset(each.partition for each in assigned if each.paused), self.is_full)
 

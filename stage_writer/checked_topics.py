@@ -59,7 +59,7 @@ def topics_continue(
     topic_ids: Mapping[Topic, str | None],
     report: Callable[[str, str], None],
 ) -> bool:
-    """Whether each topic is the one that its chains were made of; reports those that are not. Raises StoreError."""
+    """Whether each topic is the topic that its chains were made of; reports the others. Raises StoreError."""
     chains = StagedChains(stage_store(settings))
     problems = [
         topic_problem

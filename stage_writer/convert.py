@@ -277,7 +277,7 @@ class StreamConverter(WithoutTasks):
 
 
 def offers_of(stream: Stream, pipeline: RecordPipeline, names: ColumnNames, room: int) -> Offers:
-    """What the stream's rows offer, at most ``room`` fields."""
+    """The new fields that the stream's rows offer, at most ``room``."""
     kept = (field for field in pipeline.record_columns if (field.name,) not in naming_of(stream).drop)
     return Offers(StructType(tuple(kept)), names, room, consumed=fields_of(stream.record.jmespath.values()))
 

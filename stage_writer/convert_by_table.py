@@ -189,7 +189,7 @@ class TablesConverter(WithoutTasks):
         yield self._staged(parts, offers)
 
     def _staged(self, parts: _Parts, offers: Sequence[StructType] | None = None) -> Staged:
-        """The rows of some tables, with ``offers`` by batch; None for what the rows offer."""
+        """The rows of some tables, with ``offers`` by batch; None takes the rows' own offers."""
         messages, chosen = parts.messages, parts.chosen
         rejects, gone, filtered = list(chosen.rejects), [parts.tombstones], [chosen.filtered]
         arrived: list[tuple[int, Part]] = []

@@ -259,7 +259,7 @@ class FollowsColumns(Protocol):
     """Finds the columns of a stream that does not declare them, in the background."""
 
     def poll(self) -> Converter | None:
-        """The converter for columns found since the last call; None where there are none. Never blocks."""
+        """The converter for columns found since the last call, or None. Never blocks."""
 
 
 class PartitionTask(Protocol):
@@ -376,7 +376,7 @@ class WriterStage(Protocol):
     def put_notification(self, app_id: str) -> None: ...
 
     def gained(self, app_id: str, *, by_route: bool) -> Evolved | None:
-        """The columns that a stream has gained, as last published; None if there are none."""
+        """The columns that a stream has gained, as last published, or None."""
 
     def continued(self, stream: Stream) -> Evolved | None:
         """The same when a writer starts, with what the stream's tables gained by settings that it had before."""

@@ -41,7 +41,7 @@ LATE_AFTER_S = 60.0
 
 @dataclass(slots=True)
 class GainedColumns:
-    """What one stream has gained, and what it is about to. Called by the loop's thread."""
+    """The columns that one stream has gained or is gaining. Called by the loop's thread."""
 
     stage: WriterStage
     workers: Workers
@@ -61,7 +61,7 @@ class GainedColumns:
     _left_out: StructType = NO_COLUMNS
     """Fields that were asked for (rule 2)."""
     _offers: dict[str, StructType] = field(default_factory=dict)
-    """What is to be asked for, by the marker that comes with it."""
+    """Fields to ask for, by the marker that comes with them."""
     _attempt: tuple[Running[Evolved], Mapping[str, StructType]] | None = None
     """Begins only while nothing is read, and the other way around."""
     _request_at_s: float = 0.0
@@ -96,7 +96,7 @@ class GainedColumns:
         self._offers[marker] = joined_columns(self._offers.get(marker, NO_COLUMNS), offered)
 
     def read(self, stream: Stream) -> bool:
-        """Read what is published where that is due, or take what was read; whether there are new columns."""
+        """Read the published columns when due, or take a finished read; whether there are new columns."""
         if self._reading is None:
             if self._attempt is not None or self.clock.monotonic_s() < self._read_at_s:
                 return False
@@ -127,7 +127,7 @@ class GainedColumns:
         return self.stage.gained(stream.app_id, by_route=self.by_route) if again else self.stage.continued(stream)
 
     def agree(self, stream: Stream) -> bool:
-        """Start what is due, and take what has ended; whether there are new columns."""
+        """Start due requests, and take finished ones; whether there are new columns."""
         if self._attempt is not None:
             return self._attempt[0].done() and self._ended(*self._attempt)
         if self._offers and self._reading is None and self.clock.monotonic_s() >= self._request_at_s:
@@ -225,7 +225,7 @@ class Schemas:
         self._log = log
 
     def newest(self, converter: Converter) -> Converter:
-        """The conversion for what is read from now on."""
+        """The conversion for records read from now on."""
         return self._newest.get(converter.stream.app_id, converter)
 
     def read_first(self, converter: Converter) -> bool:
@@ -242,7 +242,7 @@ class Schemas:
         return not gained.is_awaited
 
     def waits(self, converter: Converter, offered: StructType, marker: str) -> NewFields | None:
-        """What rows wait for that offer fields (rule 1); None if these stay where they are.
+        """The request that rows with new fields wait for (rule 1); None if the fields stay where they are.
 
         ``marker`` is the one that the rows come with.
         """

@@ -54,7 +54,7 @@ class Begun:
 
     messages: Messages
     kept: Index
-    """Those of the slice, among all."""
+    """The indexes of the slice's messages among all."""
     slice: Slice
     rejects: tuple[Reject, ...]
     """The others."""

@@ -1,4 +1,4 @@
-"""The writer's metrics and log events about what was read and what was sealed."""
+"""The writer's metrics and log events about reading and sealing."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
@@ -126,7 +126,7 @@ class WriterTelemetry:
 
     @property
     def drops(self) -> Mapping[str, str]:
-        """What is dropped, by stream, as text for operators. Safe to call from any thread."""
+        """Dropped fields, by stream, as text for operators. Safe to call from any thread."""
         sentences = {app_id: dropped.sentence for app_id, dropped in self.dropped.items() if not dropped.is_meant}
         return {app_id: sentence for app_id, sentence in sentences.items() if sentence is not None}
 

@@ -1,4 +1,4 @@
-"""Who gets what: the parts of one writer, from its settings."""
+"""Builds the parts of one writer from its settings."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class TableStates:
     def identity(
         self, stream: Stream, table: TableState | None, app_id: str | None = None, url: str | None = None
     ) -> TableIdentity:
-        """What the positions of a table that was read belong to; of the main one without a ``url``."""
+        """The topic and stream that a table's positions belong to; the main table's without a ``url``."""
         if table is None:
             return NO_IDENTITY
         key = (app_id or stream.app_id, table.table_id)

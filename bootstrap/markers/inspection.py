@@ -60,7 +60,7 @@ class ChainInspector:
     problems: list[str] = field(default_factory=list)
     """What could not be read (rule 3)."""
     misnamed: list[str] = field(default_factory=list)
-    """What is named like no marker (rule 4)."""
+    """Objects whose names are not marker names (rule 4)."""
     _store: FsspecStore = field(init=False)
     _open: Callable[[str], FsspecStore] = field(init=False)
 

@@ -32,7 +32,7 @@ class StagedMarker:
     is_newer: bool = False
     """Whether it cannot be read because a newer release made it."""
     problem: str = "cannot be read"
-    """What is wrong with it where ``marker`` is None."""
+    """Why ``marker`` is None."""
 
 
 def without_emptied(staged: Iterable[StagedMarker], table: Position | None) -> tuple[StagedMarker, ...]:
@@ -130,7 +130,7 @@ class PartitionState:
 
     @property
     def origin(self) -> ChainOrigin | None:
-        """The recorded origin of the chain in the stage; None where there is none, or only an earlier chain's."""
+        """The recorded origin of the chain in the stage. None without one; an earlier chain's does not count."""
         begun = self.chain_origin
         return begun if begun is not None and begun.generation == self.staged_generation else None
 
@@ -157,7 +157,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TaskPoint:
-    """What a topology has at a position of a chain (bootstrap/plans/task_states.py)."""
+    """A topology's state and outboxes at a position of a chain (bootstrap/plans/task_states.py)."""
 
     state: StateFiles | None = None
     """The state of its task; None where it is unknown, and without a task."""

@@ -153,7 +153,7 @@ def topics_of(
 ) -> dict[str, TopicMetadata]:
     """Kafka's topics, or one. Raises KafkaException, and soon when the brokers reject us: waiting does not help.
 
-    ``client_error`` is the consumer's, of one that reads nothing yet; without it the full timeout is used.
+    ``client_error`` returns the error of a consumer that reads nothing yet; without it the full timeout is used.
     """
     began_s = time.monotonic()
     left_s = timeout_s

@@ -39,7 +39,7 @@ class EndHistory:
         return seen[0][1] if seen else None
 
     def end_at(self, partition: TopicPartition, moment_s: float) -> Position | None:
-        """The end in the last sample before a time; None if there is none."""
+        """The end in the last sample before a time, or None."""
         seen = self._seen.get(partition, ())
         before = bisect_right(seen, moment_s, key=lambda end: end[0])
         return seen[before - 1][1] if before else None

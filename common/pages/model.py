@@ -110,7 +110,7 @@ class StreamFlow:
     held: int
     valid_through_ms: int | None
     level: ProblemLevel | None
-    """The level of its worst problem; None if there are none."""
+    """The level of its worst problem, or None."""
 
 
 @dataclass(frozen=True, slots=True)

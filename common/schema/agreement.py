@@ -32,7 +32,7 @@ class Agreement:
     added: tuple[Addition, ...]
     """The columns that it lacks."""
     columns: StructType
-    """What is published for the stream's writers."""
+    """The columns published for the stream's writers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def agree(
     staged: StructType,
     refused: Collection[Addition] = (),
 ) -> Agreement:
-    """What the table gains; ``refused`` are additions that it turned out not to take."""
+    """The columns that the table gains; ``refused`` are additions that it did not take."""
     later = extended(extended(table, staged), known.published)
     fresh = (column for column in additions(later, offered) if column not in refused)
     later = with_additions(later, within(fresh, known.room))

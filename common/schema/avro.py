@@ -86,7 +86,7 @@ def parse_avro(text: str, references: Sequence[str] = (), *, checks_defaults: bo
 
 @contextmanager
 def refusing_schemas() -> Iterator[None]:
-    """Raises SchemaError for what is raised where an invalid schema is parsed or used."""
+    """Turns the errors of parsing and using an invalid schema into SchemaError."""
     from fastavro.schema import SchemaParseException  # noqa: PLC0415 - only with Avro
 
     try:
@@ -134,7 +134,7 @@ def member_names(avro: AvroSchema, members: Iterable[Schema]) -> list[str]:
 
 
 def promoted(avro: AvroSchema, members: Iterable[Schema]) -> Schema | None:
-    """What a union without its nulls is, if it is one type (rule 2); None for a choice of several."""
+    """The type of a union without its nulls (rule 2); None for a choice of several."""
     typed = [each for each in members if type_name(avro.resolved(each)) != "null"]
     if len(typed) == 1:
         return typed[0]

@@ -210,7 +210,7 @@ def within(added: Iterable[Addition], room: int) -> tuple[Addition, ...]:
 
 
 def type_at(known: DataType, steps: tuple[str, ...]) -> DataType | None:
-    """The type at a path of names, `ELEMENT` and `VALUE`; None where there is none."""
+    """The type at a path of names, `ELEMENT` and `VALUE`, or None."""
     if not steps:
         return known
     match known:

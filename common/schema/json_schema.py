@@ -53,7 +53,7 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Possible:
-    """What a value may be, null aside."""
+    """The kinds of value that a schema allows, null aside."""
 
     is_any: bool = False
     scalars: frozenset[DataType] = frozenset()
@@ -173,7 +173,7 @@ class _Mapping:
         return Primitive.STRING
 
     def _referred(self, node: _Node, reference: str, path: Path) -> _Node:
-        """What a `$ref` stands for."""
+        """The schema that a `$ref` names."""
         base, _, fragment = reference.partition("#")
         document = node.document if not base else self._document(base, path)
         location = (document, unquote(fragment))
@@ -206,7 +206,7 @@ def _unknown(path: Path, reference: str) -> SchemaError:
 
 
 def _own(node: _Node, schema: Json) -> _Possible:
-    """What the schema itself says, without what it is combined with."""
+    """The types that the schema itself allows, without the schemas that it is combined with."""
     types = schema.get("type")
     if types is None:
         types = _implied(schema)
@@ -227,7 +227,7 @@ def _own(node: _Node, schema: Json) -> _Possible:
 
 
 def _implied(schema: Json) -> list[str] | None:
-    """The types that other keywords imply; None if there are none."""
+    """The types that other keywords imply, or None."""
     if any(key in schema for key in _OF_OBJECTS):
         return ["object"]
     if "items" in schema or "prefixItems" in schema:
@@ -266,7 +266,7 @@ def _scalar(types: frozenset[DataType]) -> DataType:
 
 
 def _both(first: _Possible, other: _Possible) -> _Possible:
-    """What satisfies both: of objects all properties; of anything else, what is said first."""
+    """The values that satisfy both: objects have all properties; otherwise the first schema counts."""
     if first.is_any or other.is_any:
         return other if first.is_any else first
     if first.objects and other.objects:

@@ -74,7 +74,7 @@ class Naming:
         return Named(made, plan)
 
     def name_of(self, path: Steps, derived: Collection[str] = ()) -> str | None:
-        """What the table calls the field of this path; None for one that it does not have."""
+        """The table's name of the field at this path; None if the table does not have it."""
         return None if path in self.drop else _Walk(self, frozenset(derived)).name(path[-1], path)
 
     def columns_of(self, fields: StructType, derived: Collection[str] = ()) -> StructType:

@@ -115,7 +115,7 @@ class StructType:
         return next((field for field in self.fields if field.name == name), None)
 
     def at(self, steps: Sequence[str]) -> Field | None:
-        """The field at these steps into structs; None where there is none."""
+        """The field at these steps into structs, or None."""
         field_at: Field | None = None
         inside: DataType = self
         for step in steps:

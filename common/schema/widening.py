@@ -7,7 +7,7 @@ _DIGITS = {Primitive.BYTE: 10, Primitive.SHORT: 10, Primitive.INTEGER: 10, Primi
 
 
 def widened(table: DataType, staged: DataType) -> DataType | None:
-    """The narrowest type that Delta widens a table's type to and that takes a staged one; None if there is none."""
+    """The narrowest type that Delta widens a table's type to and that takes a staged one, or None."""
     data_type: DataType | None = None
     match table, staged:
         case _ if table == staged:

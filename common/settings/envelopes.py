@@ -1,4 +1,4 @@
-"""What a stream's `envelope` says about its records: which operations delete, and how values are written."""
+"""How records of each `envelope` are written: which operations delete, and the forms of values."""
 
 from common.settings.columns_from import ColumnsFrom
 from common.settings.stream import Stream

@@ -18,7 +18,7 @@ class LoadSetting(StrEnum):
 
 
 class Evolution(StrEnum):
-    """What becomes of a difference between what is staged and the table."""
+    """How the loader treats a difference between staged columns and the table's."""
 
     STRICT = "strict"
     ADD = "add"

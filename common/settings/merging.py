@@ -38,7 +38,7 @@ def merge_by_of(stream: Stream) -> MergeBy | None:
 
 
 def element_column_of(stream: Stream) -> str | None:
-    """The table's name of the column with an exploded element; None where there is none."""
+    """The table's column for an exploded element, or None."""
     return (
         None
         if stream.shaping.explode is None

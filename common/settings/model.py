@@ -45,7 +45,7 @@ _RESERVED_KAFKA = {
     "enable.auto.offset.store": "writer.report_positions",
 }
 _TOKENS_FROM = {"sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt"}
-"""Without one of them librdkafka waits for the program to provide tokens, which this one does not."""
+"""Without one of them, librdkafka waits for tokens from the program, which provides none."""
 
 
 HttpAddress = Annotated[
@@ -308,7 +308,7 @@ class LoaderSettings(Section):
 
 
 class LogSettings(Section):
-    """What the services say on standard error."""
+    """The services' log, on standard error."""
 
     level: str = Field(default="info", pattern="^(debug|info|warning|error)$", description="Least level shown.")
     format: str = Field(
@@ -398,7 +398,7 @@ class Settings(Section):
 
     @property
     def owners(self) -> TopicOwners:
-        """What is known of the owners of topics that several streams read; its streams know the same."""
+        """The known owners of topics that several streams read, shared with its streams."""
         return self._owners
 
     @property

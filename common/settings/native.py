@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 
 
 class Native(StrEnum):
-    """What is wanted of the reader in C."""
+    """Whether the C reader is used, required or off."""
 
     AUTO = "auto"
     ON = "on"

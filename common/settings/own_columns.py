@@ -32,7 +32,7 @@ def name_of_part(gained: StructType, part: str) -> str:
 
 
 def with_columns_at(stream: Stream, url: str, gained: StructType, columns: StructType) -> StructType:
-    """What the stream has gained where a table's part of it is ``columns``."""
+    """The gained columns of a stream, with ``columns`` as one table's part."""
     if not stream.gains_by_table:
         return columns
     if not columns.fields:

@@ -38,7 +38,7 @@ STAGE_FOLDERS = frozenset(
 
 
 def nested(stage: str, tables: Sequence[tuple[str, str]]) -> str | None:
-    """A forbidden location, as a sentence; None if there is none. ``tables`` are keys and URLs."""
+    """A forbidden location, as a sentence, or None. ``tables`` are keys and URLs."""
     top, outer = comparable(stage), {comparable(url): (key, url) for key, url in reversed(list(tables))}
     for key, url in (("stage.url", stage), *tables):
         place = comparable(url)

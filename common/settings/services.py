@@ -73,7 +73,7 @@ WindowValue = Annotated[
 
 
 class VacuumMode(StrEnum):
-    """How VACUUM finds what it deletes."""
+    """How VACUUM finds the files that it deletes."""
 
     AUTO = "auto"
     LITE = "lite"
@@ -216,7 +216,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 class StreamServices(Section):
-    """What one stream wants otherwise."""
+    """Overrides for one stream."""
 
     enabled: bool = Field(default=True, description="Whether the table services maintain the stream's tables.")
     quiet_s: DurationS | None = Field(

@@ -218,7 +218,7 @@ class Stream(TopicReader, SectionOfParts):
         return self.record.evolves and (self.record.has_own_columns or has_columns)
 
     def at(self, url: str) -> Stream:
-        """The stream as if that one of its tables were the main one: with its columns, keys and layout."""
+        """The stream as if that table were its main table: with its columns, keys and layout."""
         _, section = self.section_of(url)
         own: dict[str, object] = {} if section is None else section.overrides
         if section is not None and "z_order" in section.given:
@@ -243,7 +243,7 @@ class Stream(TopicReader, SectionOfParts):
         return merge.model_copy(update={"keys": next(given, merge.keys) or next(agreed, ())})
 
     def key_of(self, url: str, name: str) -> str:
-        """The key of a setting for one of its tables for rows."""
+        """The full key of a setting of one of its row tables."""
         key, section = self.section_of(url)
         return f"streams[].{name}" if section is None or name not in section.given else f"streams[].{key}.{name}"
 
@@ -255,7 +255,7 @@ class Stream(TopicReader, SectionOfParts):
         return next(matching, ("", None))
 
     def load_of(self, url: str) -> LoadSetting:
-        """How one of its tables is loaded; the one for dead letters is always appended to."""
+        """The load mode of one of its tables; dead letters are always appended."""
         return self.at(url).load if url in self.row_tables else LoadSetting.AUTO
 
     @property

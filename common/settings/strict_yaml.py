@@ -54,7 +54,7 @@ def yaml_remedy(error: yaml.YAMLError) -> str:
 
 
 class _RefusedError(yaml.constructor.ConstructorError):
-    """A refusal of our own, which says what is wrong with the line."""
+    """A refusal by these rules, with the reason for the line."""
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -66,7 +66,7 @@ class _StrictLoader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
-        """The map as it was written: construction puts in what it takes over from others."""
+        """Checks the map as written, before construction merges the keys of ``<<``."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: set[object] = set()
         for key_node, _ in node.value:

@@ -34,7 +34,7 @@ TopicName = Annotated[
 
 
 def require_topics(value: object) -> object:
-    """The topics unchanged; raises ValueError for what is neither names nor one regular expression."""
+    """The topics unchanged. Raises ValueError unless they are names, or one regular expression."""
     if not isinstance(value, list | tuple) or not all(isinstance(topic, str) for topic in value):
         refuse("is not a list of topics; write [orders] or [^orders-.*]")
     patterns = [topic for topic in value if topic.startswith("^")]
@@ -63,7 +63,7 @@ Topics = Annotated[tuple[str, ...], BeforeValidator(require_topics)]
 
 @dataclass(slots=True)
 class TopicOwners:
-    """What a process knows of the owners of topics that streams share, or shared once. Any thread may read it."""
+    """The known owners of topics that streams share or have shared. Any thread may read it."""
 
     by_topic: Mapping[str, str] = field(default_factory=dict)
     """The app_id of each topic's owner. Replaced as a whole; an owner never changes."""

@@ -28,7 +28,7 @@ class AgreedColumns(Versioned):
 
     columns: StoredSchema
     source: str
-    """What the settings said when it was made, such as ``from_records``; for people."""
+    """The setting at that time, such as ``from_records``; for people."""
     created_ms: int
     formats: Mapping[str, str] = field(default_factory=dict)
     """The forms of values that the columns' types leave open, by path, as `formats` of a stream."""
@@ -40,5 +40,5 @@ class AgreedColumns(Versioned):
 
 
 def agreed_columns(store: ObjectStore, app_id: str) -> AgreedColumns | None:
-    """The columns that a stream's writers agreed on; None while there are none. Raises StoreError and MarkerError."""
+    """The columns that a stream's writers agreed on, or None. Raises StoreError and MarkerError."""
     return AgreedColumns.newest(store, versions_folder(COLUMNS, app_id))

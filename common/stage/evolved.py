@@ -63,7 +63,7 @@ class Evolved(Versioned):
 
     @classmethod
     def nothing(cls, app_id: str, *, by_route: bool) -> Evolved:
-        """What a stream has before its first version."""
+        """A stream without gained columns, before its first version."""
         return cls(app_id, 0, NO_COLUMNS, by_route=by_route)
 
     def with_columns(
@@ -83,5 +83,5 @@ def folder_of(app_id: str, *, by_route: bool = False) -> str:
 
 
 def latest(store: ObjectStore, app_id: str, *, by_route: bool = False) -> Evolved | None:
-    """The latest published columns of a stream; None while there are none. Raises StoreError and MarkerError."""
+    """The latest published columns of a stream, or None. Raises StoreError and MarkerError."""
     return Evolved.newest(store, folder_of(app_id, by_route=by_route))

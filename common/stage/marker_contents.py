@@ -1,4 +1,4 @@
-"""The markers that a stage lists, and what they say, where one that cannot be read is left out."""
+"""The contents of the markers that a stage lists, without unreadable ones."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +16,7 @@ def listed_markers(store: ObjectStore, folder: str) -> Iterator[tuple[MarkerName
 
 
 def manifest_of(name: MarkerName, data: bytes | None) -> Manifest | None:
-    """A marker's content, if there is any; one that cannot be read is reported where its chain is read."""
+    """A marker's content, or None; an unreadable marker is reported where its chain is read."""
     with suppress(MarkerError):
         return None if data is None else marker_from_bytes(name, data).manifest
     return None

@@ -79,7 +79,7 @@ STRAY = "stray"
 VERSION = 9
 """The highest version that can be read; a marker is written in the lowest version that expresses it (rules 5 to 10)."""
 GONE = "is gone"
-"""What is wrong with a data file that the store does not have."""
+"""The damage of a data file that the store does not have."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PATHS = ChainPaths(DONE, r"(?P<start>\d{1,20})\.done")
 folder_of = _PATHS.folder
@@ -157,7 +157,7 @@ class StagedFile:
         return self.partition_values is None
 
     def damage(self, stored: StoredObject | None) -> str | None:
-        """What is wrong with what the store has of it: it is gone, or of another size. Nothing replaces such a file."""
+        """How the stored file is damaged: it is gone, or has another size. Nothing replaces such a file."""
         if stored is None:
             return GONE
         if stored.size_bytes == self.size_bytes:
@@ -232,7 +232,7 @@ class Manifest:
     last_record: LastRecord | None = None
     """None where the span has none, for a chain of several topics, and from older releases."""
     undeclared: UndeclaredFields | None = None
-    """What a sample of its records shows; None if it shows nothing, or nothing was sampled."""
+    """Undeclared fields in a sample of its records; None without any, or without a sample."""
     violations: Mapping[str, int] = field(default_factory=dict)
     """Records by the rule of the stream's `expect` that they break (rule 14); a record may break several."""
     chain_origin: int | None = None
@@ -240,7 +240,7 @@ class Manifest:
     offered_by_route: str | None = None
     """In place of ``offered`` where tables gain columns of their own: a STRUCT for each."""
     previous_digest: str | None = None
-    """The `digest_of` the marker before a flush's (rule 16); None where there is none, and from older releases."""
+    """The `digest_of` the marker before a flush's (rule 16). None in a chain's first marker and in older markers."""
 
     @property
     def inputs(self) -> tuple[InputEnd, ...]:

@@ -39,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class InputEnd:
-    """How far a chain is with one of its inputs."""
+    """A chain's position in one of its input topics."""
 
     partition: TopicPartition
     position: Position
@@ -82,7 +82,7 @@ def topics_of(chain: str) -> tuple[Topic, ...]:
 
 
 def known_as(chain: str) -> Topic:
-    """What a message calls the topic of a chain: Kafka's name, or those of several topics."""
+    """A chain's topic in messages: Kafka's name, or the names of several topics."""
     return chain_topic(topics_of(chain))
 
 
@@ -185,7 +185,7 @@ class StoredInput:
 
 
 def inputs_to_stored(position: Position, start: Position | None = None) -> tuple[StoredInput, ...]:
-    """What is stored in addition to a position, and that of the span's start; nothing for a chain of one topic."""
+    """The stored fields next to a span's start and end position; none for a chain of one topic."""
     starts = {input_end.partition: input_end.position for input_end in inputs_at(start)}
     return tuple(
         StoredInput(end.partition.topic, end.partition.partition, end.position, starts.get(end.partition))

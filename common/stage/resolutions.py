@@ -41,7 +41,7 @@ class Resolution:
     author: str
     created_ms: int
     generations: StoredGenerations = field(default_factory=dict)
-    """The generations of the positions' chains; a missing one is 0."""
+    """The generations of the positions' chains; 0 if missing."""
 
     _without_defaults = lean()
 

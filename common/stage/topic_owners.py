@@ -225,7 +225,7 @@ def _manifests(store: ObjectStore, listed: Iterable[tuple[MarkerName, str]]) -> 
 
 
 def _by_chains(store: ObjectStore, topic: str, reading_it: Collection[Stream]) -> str | None:
-    """The stream that existing chains are of (rule 2); None where there are none."""
+    """The stream to which existing chains belong (rule 2), or None."""
     listed = sorted(listed_markers(store, f"{DONE}/{topic}/"), reverse=True)
     app_id = next((manifest.app_id for manifest in _manifests(store, listed)), None)
     if app_id is None and not listed and next(iter(store.list(f"{BEGIN}/{topic}/")), None) is None:

@@ -42,7 +42,7 @@ class UndeclaredFields:
 
 
 def together(samples: Iterable[UndeclaredFields]) -> UndeclaredFields | None:
-    """The sum of several; None if there are none."""
+    """The sum of several counts, or None."""
     all_of_them = list(samples)
     if not all_of_them:
         return None

@@ -48,7 +48,7 @@ class Versioned:
 
     @classmethod
     def newest(cls, store: ObjectStore, folder: str) -> Self | None:
-        """The highest version in a folder; None if there is none. Raises StoreError and MarkerError."""
+        """The highest version in a folder, or None. Raises StoreError and MarkerError."""
         paths = [item.path for item in store.list(folder)]
         versions = [(int(match[1]), path) for path in paths if (match := _VERSION.fullmatch(path.removeprefix(folder)))]
         version, path = max(versions, default=(0, ""))

@@ -262,7 +262,7 @@ class FsspecStore:
 
 
 def _client(url: str, options: Mapping[str, object]) -> tuple[AbstractFileSystem, str]:
-    """The client of a URL's bucket (rule 5), and what the URL is there."""
+    """The client of a URL's bucket (rule 5), and the URL's path in it."""
     scheme, _, path = url.partition("://")
     shared = (os.getpid(), scheme, path.partition("/")[0], repr(options))
     client = None if "::" in scheme else _CLIENTS.get(shared)
@@ -335,7 +335,7 @@ def _probed(store: ObjectStore) -> str:
 
 
 def _tried_twice(probe: Callable[[], T]) -> T:
-    """What the probe returns. Raises StoreError.
+    """The result of a probe, tried twice. Raises StoreError.
 
     A gateway that keeps objects as files may fail once, while another process deletes the folder's last object.
     """

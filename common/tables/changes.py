@@ -95,7 +95,7 @@ class MergeBy:
 
     @property
     def merged(self) -> MergedBy:
-        """What a table's commits record of it."""
+        """The part that a table's commits record."""
         return MergedBy(self.keys, self.sequence, self.history)
 
     @property

@@ -40,7 +40,7 @@ from common.tables.counts import Counts, Replaced
 
 class Decision(StrEnum):
     REPLAY = "replay"
-    """Load again what the table has lost."""
+    """Load the lost rows again."""
     GO_ON = "go_on"
     """The table is correct as it is."""
 
@@ -78,7 +78,7 @@ class CommitMetadata:
     """Ranges whose rows it deleted and wrote again."""
     answers: Resolved | None = None
     generations: StoredGenerations = field(default_factory=dict)
-    """The generations of the chains that it names; a missing one is 0."""
+    """The generations of the chains that it names; 0 if missing."""
     positions: StoredPositions = field(default_factory=dict)
     """The table's position in each chain that it has something of (rule 4)."""
     topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class CommitMetadata:
 
     @property
     def moves_positions(self) -> bool:
-        """Whether it is of a load or a resolution; others replace a range, or note that a deferred one is complete."""
+        """Whether it belongs to a load or a resolution, and not to a replacement or a completed deferred range."""
         return bool(self.spans) or self.answers is not None
 
     def generation(self, partition: TopicPartition) -> int:
@@ -135,7 +135,7 @@ class _Stored(BaseModel):
 
 
 def not_first(generations: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The generations that are not 0; a missing one is 0."""
+    """The generations that are not 0; 0 if missing."""
     return {partition: generation for partition, generation in generations.items() if generation}
 
 

@@ -90,9 +90,9 @@ class Rollback:
     """Own commits whose transaction had started before the cause and that came after it: their rows are in the table.
     """
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The generations of the positions' chains; a missing one is 0."""
+    """The generations of the positions' chains; 0 if missing."""
     gone: tuple[tuple[TopicPartition, Span], ...] = ()
-    """What was lost of older generations too (rule 5): Kafka has none of it."""
+    """Lost ranges of older generations (rule 5): Kafka no longer has their records."""
     is_unplaced: bool = False
     """For `RollbackKind.UNKNOWN`: the table has no txn action for these chains, and may have had (rule 7)."""
     new_from_ms: int | None = None
@@ -405,7 +405,7 @@ def _without(kind: RollbackKind, cause: LoggedCommit, positions: Mapping[Generat
 
 
 def described(url: str, back: Rollback) -> str:
-    """What happened to the table at a URL: version, when, who, and where its records end."""
+    """The rollback of the table at a URL, as text: version, time, author, and where its records end."""
     cause = back.cause
     when = "" if cause.timestamp_ms is None else f" at {time_text(cause.timestamp_ms)}"
     who = f" by {cause.author}" if cause.author else ""

@@ -1,4 +1,4 @@
-"""What a table's log tells about one stream's loads.
+"""One stream's loads, as a table's log records them.
 
 Rule: each commit is read once, and the log only as far down as a question requires.
 """
@@ -38,7 +38,7 @@ class StreamHistory:
         return unknown_since(self.commits, self._app_id)
 
     def identity(self, transactions: Mapping[str, int]) -> TableIdentity:
-        """What the positions of the table belong to; ``transactions`` are its newest ones."""
+        """The topic and stream that the table's positions belong to; ``transactions`` are its newest."""
         ids = TxnIds(self._app_id, self._stream.several_topics)
         return identity_of(self.commits, self._stream, ids, transactions)
 

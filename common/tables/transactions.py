@@ -30,7 +30,7 @@ class TxnIds:
     several_topics: bool
     """Whether the topic is part of the id: the stream names several topics, or a regular expression."""
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The generation of each Kafka partition's chain (rule 2); a missing one is 0."""
+    """The generation of each Kafka partition's chain (rule 2); 0 if missing."""
     plain_topic: str | None = None
     """The topic that its ids do not name (rule 3); empty for none, None where a table's commits do not have it."""
 

@@ -36,7 +36,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(:?)(/*)(.*)")
 
 
 def require_url(url: str) -> str:
-    """The URL again; raises ValueError for one that is neither an absolute path nor the URL of a known store."""
+    """The URL unchanged. Raises ValueError unless it is an absolute path or the URL of a known store."""
     if not url:
         raise ValueError("is empty; it needs a value")
     if url != url.strip() or not url.isprintable():

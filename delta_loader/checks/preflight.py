@@ -56,7 +56,7 @@ class Preflight:
     kafka_ends: EndsOf
     clock: Clock
     require_control_topic: Callable[[], None] | None = None
-    """Raises an error if the control topic cannot be read; None if there is none."""
+    """Raises an error if the control topic cannot be read. None without a control topic."""
     side_by_side: SideBySide = field(default_factory=SideBySide)
 
     def checks(self) -> Iterator[Check]:

@@ -176,7 +176,7 @@ def _with_benefit(schema: str, declared: StructType) -> str:
 
 
 def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]:
-    """Checks of properties that make a table forget what the loader needs."""
+    """Checks of properties that make a table drop metadata that the loader needs."""
     retained = state.properties.get(TXN_RETENTION)
     if retained is not None:
         yield Check(
@@ -203,7 +203,7 @@ def vacuum_check(
 ) -> Check:
     """Whether VACUUM could delete files that are staged and not loaded (tables/vacuum.py).
 
-    ``oldest_waiting_ms`` is the age of the oldest marker that the table does not have; None when there is none. A load
+    ``oldest_waiting_ms`` is the age of the oldest marker that the table does not have, or None. A load
     that is a day late must still find its files.
     """
     properties: Mapping[str, str] = {} if state is None else state.properties

@@ -55,7 +55,7 @@ class ObservedGrant:
 
 @dataclass(frozen=True, slots=True)
 class LeaseState:
-    """What one contender knows. Times are its own monotonic clock's."""
+    """One contender's knowledge. Times are from its own monotonic clock."""
 
     me: str
     lease_s: float

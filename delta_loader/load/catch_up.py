@@ -32,7 +32,7 @@ class CatchUp:
     context: LoadContext
     limits: Limits
     commit: Callable[[TableCommit], object]
-    """Carries out one commit; what is left is planned again here."""
+    """Carries out one commit; the rest is planned again here."""
 
     def run(self) -> None:
         """Load what can be loaded, and leave out a table that cannot take its range. Raises KafkaDeltaExpressError."""
@@ -78,7 +78,7 @@ class CatchUp:
                 self.commit(with_caught_up(TableCommit(own, ids.app_id, (), {}, {}, metadata), missing, ids))
 
     def _next(self, missing: DeferredRange, start: Position) -> Load:
-        """The range's next load, for this table alone. Raises TableError where there is none (rule 1)."""
+        """The range's next load, for this table alone. Raises TableError without one (rule 1)."""
         outcome = self._staged(missing, start)
         if isinstance(outcome, Run | Overlap):
             load = plan_load({missing.partition: first_part(outcome, missing.span.end)}, self.limits)

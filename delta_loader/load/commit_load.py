@@ -28,7 +28,7 @@ from delta_loader.tables.commits import CommitNaming, TableCommit, rows_commit
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """What a plan was made for: the main table, as it was read."""
+    """The basis of a plan: the main table, as it was read."""
 
     positions: Mapping[TopicPartition, Position | None]
     plain_topic: str | None
@@ -43,7 +43,7 @@ class LoadCommits:
         self._refusals = Refusals.of(context, committer)
 
     def carry_out(self, planned: Load) -> None:
-        """Commit a load, or hold what cannot be committed; what is left is planned again by the caller."""
+        """Commit a load, or hold partitions that cannot be committed; the caller plans the rest again."""
         context = self._context
         basis = self._basis(planned.runs)
         context.preparation.ensure(planned)
@@ -91,7 +91,7 @@ class LoadCommits:
         return _Basis(positions, None if own is None else own.identity.plain_topic)
 
     def _stands_on(self, basis: _Basis) -> bool:
-        """Whether the newest read of the table is still what the plan was made for (rule 2)."""
+        """Whether the table, as last read, is still the basis of the plan (rule 2)."""
         return self._basis(basis.positions) == basis and not self._context.tables.rolled_back
 
     def _without(self, load: Load, reason_of: Callable[[Marker], Held | None]) -> Load | None:

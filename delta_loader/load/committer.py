@@ -23,7 +23,7 @@ class After(Enum):
     """What follows a commit."""
 
     GO_ON = "go_on"
-    """The table has what the commit says; what is known of the tables is up to date."""
+    """The table has the commit's content, and the known state of the tables is up to date."""
     PLAN_AGAIN = "plan_again"
     """The plan may be outdated: a table moved, was rolled back, or a partition is held now."""
 
@@ -66,7 +66,7 @@ class Committer:
         self._backoff.reset()
 
     def _committed(self, commit: TableCommit, version: int) -> None:
-        """Update what is known after a commit; other commits just before it have not been read yet."""
+        """Update the known state after a commit; other commits just before it have not been read yet."""
         url, tables = commit.target.url, self._context.tables
         is_next = commit.target.version == version - 1
         if is_next and not through_spark(commit.target.load_mode):  # Delta's writer may change identity columns, too

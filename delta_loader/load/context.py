@@ -1,4 +1,4 @@
-"""What one pass over a stream knows; each step of the pass reads it, and the steps before a commit fill it.
+"""The state of one pass over a stream: the steps before a commit fill it, and each step reads it.
 
 Rules:
 

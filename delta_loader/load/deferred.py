@@ -1,4 +1,4 @@
-"""What a load leaves out for a table that cannot take its part now (common/tables/deferred_ranges.py). Pure.
+"""The ranges that a load leaves out for a table that cannot take its part now (common/tables/deferred_ranges.py). Pure.
 
 Rules:
 
@@ -38,7 +38,7 @@ def excluded_spans(load: Load, url: str, partitions: Iterable[TopicPartition]) -
 def with_deferred(
     commit: TableCommit, url: str, spans: Mapping[TopicPartition, Span], deferred: Iterable[DeferredRange], ids: TxnIds
 ) -> TableCommit:
-    """The commit to the main table, also noting what a secondary table does not get (rules 1 and 2)."""
+    """The commit to the main table, also noting the ranges that a secondary table does not get (rules 1 and 2)."""
     known = {missing.partition: missing.span for missing in deferred if missing.url == url}
     versions: dict[str, int] = {}
     for partition, span in spans.items():

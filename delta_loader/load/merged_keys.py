@@ -86,7 +86,7 @@ def require_sequence(target: Target, merge: MergeBy, restage: str) -> None:
 
 
 def _remedy(target: Target, merge: MergeBy, before: MergedBy | None) -> str:
-    """The statement that keeps one row for each key, the one that merging would have left."""
+    """The statement that keeps one row for each key: the row that merging would have left."""
     newest = _order(target.shape, merge)
     if newest is None or (before is not None and before.history):
         return f"delete all rows of such a key but one; or {_ANOTHER_TABLE}"

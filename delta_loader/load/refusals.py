@@ -102,7 +102,7 @@ class Refusals:
         return without_refused(commit, seen.values(), counted=alone)
 
     def _end_others(self, commit: TableCommit, ids: TxnIds) -> After:
-        """End what other loaders may have on its way to the dead-letter table, once for the table's checks (rule 4)."""
+        """End other loaders' commits to the dead-letter table, once per set of the table's checks (rule 4)."""
         target = self.tables.targets.get(self.stream.dead_letters)
         if commit.target.checks is None or target is None or commit.target.url == target.url:
             return After.GO_ON

@@ -82,7 +82,7 @@ class RefusedToTopic:
     store: ObjectStore
     """The stage."""
     _delivered: dict[tuple[str, TopicPartition, int], Position] = field(default_factory=dict)
-    """What is known here; other loaders may have delivered more."""
+    """Deliveries known here; other loaders may have delivered more."""
 
     def __call__(
         self, stream: Stream, dead_letters: Target, ids: TxnIds, finished: Mapping[TopicPartition, Position]
@@ -172,7 +172,7 @@ def _rows(partition: TopicPartition, dead_letters: pa.RecordBatch) -> list[DeadL
 
 
 def _sent_to(end: InputEnd, before: SentTo | None, generation: int) -> SentTo:
-    """What is recorded once all below ``end`` is sent: never less than before, also where a table is behind."""
+    """The record of having sent everything below ``end``: never less than before, also where a table is behind."""
     if before is not None and before.generation == generation and before.position > end.position:
         return before
     return SentTo(end.partition, end.position, generation)

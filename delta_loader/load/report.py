@@ -1,4 +1,4 @@
-"""What one pass did for one stream, and how it is reported: in the report, the log and the metrics.
+"""One pass over one stream, as reported in the report, the log and the metrics.
 
 Rule: code that does something reports it here and nowhere else, so every pass is reported in the same way.
 """
@@ -81,7 +81,7 @@ class StreamReport:
         self.steps += 1
 
     def begin(self) -> None:
-        """A turn starts, or another slice of one: what waits is determined again, what was loaded is kept."""
+        """Start a turn, or another slice of it: waiting markers are counted again, loaded ones are kept."""
         self.held, self.failure, self.is_refresh = {}, None, False
 
 

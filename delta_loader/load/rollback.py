@@ -48,7 +48,7 @@ from delta_loader.tables.commits import TableCommit, Target, with_identity
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What is known of a table's history for one stream (streams may share a table)."""
+    """The known history of a table for one stream (streams may share a table)."""
 
     table_id: str
     version: int
@@ -61,7 +61,7 @@ ExaminedTables = dict[tuple[str, str], Examined]
 
 
 class RollbackDetector:
-    """What one pass over one stream sees of its tables' histories."""
+    """The histories of a stream's tables, as one pass reads them."""
 
     def __init__(
         self, stream: Stream, ids: TxnIds, tables: DeltaTables, stage: Stage, examined: ExaminedTables

@@ -148,7 +148,7 @@ class SchemaEvolution:
     def _publish(
         self, published: Evolved | None, columns: StructType, declared: StructType, offers: dict[str, StructType]
     ) -> bool:
-        """Publish what is agreed to writers; False when another loader was faster and its publication must be read."""
+        """Publish the agreed columns to writers; False if another loader was faster; read its publication."""
         last = published or Evolved.nothing(self._stream.app_id, by_route=self._by_route)
         if columns == last.columns:
             return True

@@ -1,4 +1,4 @@
-"""What a stream's secondary tables (of routes, and for dead letters) get of a load, and what they still lack.
+"""The parts of a load for a stream's secondary tables (routes, dead letters), and the ranges that these still lack.
 
 Rules:
 

@@ -44,7 +44,7 @@ def settle_candidates(
 
 
 def settled(candidates: Iterable[AnyMarker], position: Position) -> tuple[MarkerName, ...]:
-    """The candidates that the table covers in full (rules 2 and 3), from the lowest on, without the one that stays."""
+    """The candidates that the table covers in full (rules 2 and 3), lowest first, without the last marker."""
     by_start = sorted(candidates, key=lambda marker: marker.name)
     covered = takewhile(lambda marker: isinstance(marker, Marker) and marker.span.end <= position, by_start)
     names = tuple(marker.name for marker in covered)

@@ -132,7 +132,7 @@ class StreamLoad:
             context.reporter.sent_to_topic(count)
 
     def _finished(self, partition: TopicPartition) -> Position | None:
-        """The position that all tables have passed, with those of its topics where a marker says what they are."""
+        """The position that all tables have passed, with its topics' positions where a marker has them."""
         position = self.context.finished(partition)
         markers = (marker for marker in self.context.markers(partition) if isinstance(marker, Marker))
         return next((marker.span.end for marker in markers if marker.span.end == position), position)

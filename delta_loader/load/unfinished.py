@@ -1,4 +1,4 @@
-"""The streams whose turns have begun and not ended: what they have done so far, and which of them hang."""
+"""Streams whose turns have begun and not ended: their progress, and which of them hang."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class UnfinishedStreams:
         return len(self._streams)
 
     def begin(self, app_id: str) -> StreamReport:
-        """The report of a stream's turn, which may be in one of its later slices."""
+        """The report of a stream's turn, also in its later slices."""
         now_s = self._clock.monotonic_s()
         return self._streams.setdefault(app_id, _Unfinished(StreamReport(app_id), now_s, now_s)).report
 

@@ -43,7 +43,7 @@ class VacuumGuard:
         self._ages_s[url] = guarded_age_s(properties)
 
     def damage(self, store: ObjectStore, url: str, file: StagedFile) -> str | None:
-        """What is wrong with a staged file in the store (`StagedFile.damage`); its age is remembered."""
+        """The damage of a staged file in the store (`StagedFile.damage`); its age is remembered."""
         item = store.stat(file.path)
         if item is not None:
             self._modified_ms[url, file.path] = item.modified_ms

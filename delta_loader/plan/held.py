@@ -71,7 +71,7 @@ class MainTable:
     others: Mapping[str, Position]
     """How far the stream's other tables have the partition; the one for dead letters too."""
     for_rows: Collection[str]
-    """Those of the stream's tables that are for rows."""
+    """The URLs of the stream's row tables."""
 
 
 def held(partition: TopicPartition, outcome: NextRun, main: MainTable | None = None) -> Held | None:

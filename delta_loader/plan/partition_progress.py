@@ -1,4 +1,4 @@
-"""What a pass has seen of one Kafka partition."""
+"""A pass's observations of one Kafka partition."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -296,7 +296,7 @@ class Load:
         return tuple(marker for partition in sorted(self.runs) for marker in self.runs[partition].markers)
 
     def start_of(self, marker: Marker) -> Position:
-        """The first position of one of its markers that this load covers."""
+        """The first position of a marker that this load covers."""
         return max(marker.span.start, self.runs[marker.name.topic_partition].start)
 
     def until(self, stops: Callable[[Marker], bool]) -> Load | None:

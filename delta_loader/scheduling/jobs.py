@@ -108,7 +108,7 @@ class Jobs:
         return {name: since_s for name, since_s in since if since_s is not None}
 
     def _begin_due(self) -> float:
-        """A step of the loop: starts what is due; returns the seconds until something is."""
+        """A step of the loop: starts due jobs; returns the seconds until the next one is due."""
         now_s = self._clock.monotonic_s()
         for name, job in self._jobs.items():
             if job.due_s is None or job.due_s > now_s:

@@ -26,7 +26,7 @@ from delta_loader.scheduling.schedule import Schedule
 
 
 def listener_of(settings: Settings, *, log: FilteringBoundLogger, metrics: Metrics) -> Listener | None:
-    """The listener of the control topic, already started; None if there is none. Raises ConfigError."""
+    """The control topic's listener, already started, or None. Raises ConfigError."""
     topic = settings.loader.control_topic
     if topic is None:
         return None

@@ -84,7 +84,7 @@ class Bridge:
         return tuple(json.loads(self._java.clusteredBy(spark_url(url))))
 
     def commit_lines(self, url: str, version: int) -> Iterator[str] | None:
-        """The lines of a commit in a table's log; None when there is none. Usually only the first one is used."""
+        """The lines of a commit in a table's log, or None. Usually only the first one is used."""
         texts = self._java.commit(spark_url(url), version)
         return None if texts is None else _lines(texts)
 
@@ -134,7 +134,7 @@ class Bridge:
 
 
 class LoadTransaction:
-    """Java's `LoadTransaction`: what is committed in it is a load."""
+    """Java's `LoadTransaction`, which commits a load."""
 
     def __init__(self, java: Java) -> None:
         self._java = java

@@ -1,4 +1,4 @@
-"""Creates tables and changes what they are: their columns, types, features and properties; through Spark.
+"""Creates tables and changes their columns, types, features and properties, through Spark.
 
 Rule: each change is a commit that does nothing else.
 """

@@ -165,7 +165,7 @@ class SparkDeltaTables:
         self._checkpoints.ask(DueCheckpoint(url, version, write))
 
     def _changed(self, state: TableState, commit: TableCommit) -> CommitOutcome | None:
-        """What the transaction sees that the plan did not; None when nothing has changed (rule 1)."""
+        """A change that the transaction sees and the plan did not; None if nothing has changed (rule 1)."""
         versions, target = state.transactions, commit.target
         if state.table_id != target.table_id:
             return Conflicted("a different table with another id is there now")
@@ -227,7 +227,7 @@ class SparkDeltaTables:
         return None
 
     def _load(self, commit: TableCommit, replaced: Sequence[Line] = ()) -> dict[str, object]:
-        """What a transaction commits; ``replaced`` are as from `write_within`."""
+        """The content of a transaction; ``replaced`` is the result of `write_within`."""
         now_ms = self._clock.wall_ms()
         return {
             "files": add_lines(commit.files, now_ms),

@@ -161,7 +161,7 @@ class StreamIdentity:
         )
 
     def _other_topic(self, name: MarkerName, manifest: Manifest, topic_id: str | None) -> ForeignMarker | None:
-        """Check the topic; ``topic_id`` is that of the markers before it."""
+        """Check the topic; ``topic_id`` is from the markers before it."""
         partition = name.topic_partition
         for url, identity in self.tables.items():
             known = identity.chains.get(partition)

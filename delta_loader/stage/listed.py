@@ -114,7 +114,7 @@ class _Gathered:
         )
 
     def _paths(self, partition: TopicPartition, start: int) -> tuple[str, ...]:
-        """All objects of a name, if at least one is spelled in another way."""
+        """All objects of a name, if at least one of them has another spelling."""
         others = self._spelled[start]
         own = MarkerName(partition, Position(start)).path
         return tuple(sorted([own, *others] if self._starts.count(start) > len(others) else others))

@@ -1,4 +1,4 @@
-"""What the stage contains for a stream: one listing for each topic, and the markers that matter.
+"""A stream's part of the stage: one listing for each topic, and the markers that matter.
 
 Rules:
 
@@ -122,7 +122,7 @@ class Stage:
         return holds_of_running_writers(reports), tuple(fact for _, each in reports for fact in each.partitions)
 
     def _written(self, items: Sequence[StoredObject]) -> list[tuple[int, WriterFacts]]:
-        """What each of these writers recorded, and when by the store's clock."""
+        """The record of each of these writers, with its time by the store's clock."""
         contents = self._parallel(lambda item: self.store.read(item.path), items)
         facts: list[tuple[int, WriterFacts]] = []
         for item, data in zip(items, contents, strict=True):

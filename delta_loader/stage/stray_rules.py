@@ -48,7 +48,7 @@ _LONGEST_BRANCH = 16
 
 @dataclass(frozen=True, slots=True)
 class LowEnd:
-    """What is known of the markers of one Kafka partition whose low end is checked."""
+    """The markers at the low end of one Kafka partition, as far as they are known."""
 
     names: Sequence[MarkerName]
     """All markers of the partition, by position; at least one."""

@@ -15,7 +15,7 @@ from delta_loader.stage.reading import Stage
 def oldest_waiting_ms(
     stage: Stage, stream: Stream, state: TableState | None, identity: TableIdentity = NO_IDENTITY
 ) -> int | None:
-    """When the oldest marker was written that not all of the stream's tables have; None when there is none.
+    """When the oldest marker was written that not all of the stream's tables have, or None.
 
     ``state`` is that of the stream's main table, ``identity`` that of its positions. Raises StoreError.
     """

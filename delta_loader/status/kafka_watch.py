@@ -1,4 +1,4 @@
-"""What the loader reads from Kafka in the background, for its status page: ends of partitions and facts about writers.
+"""Background reads from Kafka for the loader's status page: ends of partitions, and facts about writers.
 
 Rules:
 

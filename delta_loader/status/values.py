@@ -80,7 +80,7 @@ class StreamStatus:
     unfit: tuple[Check, ...] = ()
     """Why the table does not accept what the stream declares; empty when it does."""
     deferred: tuple[DeferredRange, ...] = ()
-    """What secondary tables may still lack of what the main table has."""
+    """The ranges of the main table that secondary tables may still lack."""
     gained: tuple[Gained, ...] = ()
     """The columns that it gained because records had their fields, as published to writers."""
     appeared: tuple[str, ...] = ()

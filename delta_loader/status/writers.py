@@ -1,4 +1,4 @@
-"""What a loader can know of its writers without asking them: from the ends of their chains, and from Kafka.
+"""A loader's knowledge of its writers, from the ends of their chains and from Kafka, without asking them.
 
 Rules:
 
@@ -63,7 +63,7 @@ class IdleWriter:
 
 @dataclass(slots=True)
 class KafkaAnswers:
-    """What is known from Kafka, other than the ends of partitions; its owner updates it."""
+    """Facts from Kafka other than the ends of partitions; its owner updates it."""
 
     firsts: EndHistory
     """The positions of the first records that it still had."""

@@ -50,11 +50,11 @@ class Target:
     load_mode: LoadMode = PLAIN
     """How rows are written to it."""
     identity: TableIdentity = NO_IDENTITY
-    """What the stream's positions in it belong to."""
+    """The topics and the stream that its positions belong to."""
     complete_columns: frozenset[str] = frozenset()
     """Where events are merged: the columns that the stream's rows have, some of which an older file may lack."""
     checks: str | None = None
-    """What it checks its rows for, as a digest; None for a table that cannot have refused rows, now or before."""
+    """A digest of its checks on rows; None for a table that cannot have refused rows, now or before."""
 
     def after(self, commit: TableCommit, version: int) -> Target:
         """The table with the commit in it, as the version right after this one."""

@@ -1,4 +1,4 @@
-"""What a table still needs of a marker, when it may already have some of the marker's positions.
+"""The files and rows of a marker that a table still needs, when it may already have some of the marker's positions.
 
 Rules:
 
@@ -50,7 +50,7 @@ class SparkWrite:
     casts: tuple[Cast, ...] = ()
     """Columns whose types are not the table's."""
     identity: IdentityColumns | None = None
-    """The columns of the files that carry each row's record identity; None if there are none."""
+    """The columns of the files with each row's record identity, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ _TOPIC, _PARTITION, _OFFSET, _ = KAFKA_COLUMNS
 
 
 def place_of(table: StagedTable) -> IdentityColumns | None:
-    """The columns of staged files that carry each row's record identity; None if there are none."""
+    """The columns of staged files with each row's record identity, or None."""
     if table.merge is not None:
         return table.merge.place
     return table.place or _kafkas(table.schema)

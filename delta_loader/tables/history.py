@@ -1,4 +1,4 @@
-"""A Delta table's versions as values: what each commit says that it did, read from its JSON without a JVM.
+"""A Delta table's versions as values: the actions of each commit, read from its JSON without a JVM.
 
 Rules:
 
@@ -61,10 +61,10 @@ class TableVersion:
     added: tuple[DataFile, ...]
     removed: tuple[DataFile, ...]
     changes_data: bool
-    """False for one that only rearranges rows, such as OPTIMIZE."""
+    """False for a commit that only rearranges rows, such as OPTIMIZE."""
     timestamp_ms: int | None = None
     author: str = ""
-    """Who made it, as far as the log says: a user's name, otherwise the program."""
+    """The author by the log: a user's name, or else the program."""
 
     @property
     def added_rows(self) -> int | None:

@@ -43,7 +43,7 @@ def guarded_age_s(properties: Mapping[str, str]) -> float:
 
 
 def vacuum_problem(properties: Mapping[str, str], waits_s: float) -> str | None:
-    """What is wrong with a table's retention for files that may wait ``waits_s`` for their commit; None if nothing."""
+    """Why a table's retention is too short for files that wait ``waits_s`` for their commit; None if it is not."""
     retention, text = retention_s(properties), properties.get(RETENTION)
     if retention is None:
         return f"{RETENTION} is {text!r}, which cannot be read, so that every staged file is copied before it is added"

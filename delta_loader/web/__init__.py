@@ -1,1 +1,1 @@
-"""What the loader serves over HTTP."""
+"""The loader's HTTP pages."""

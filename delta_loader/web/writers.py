@@ -1,4 +1,4 @@
-"""What the loader's pages say about writers (delta_loader/status/writers.py), from passes and Kafka's answers."""
+"""The loader's pages about writers (delta_loader/status/writers.py), from passes and Kafka's answers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -49,7 +49,7 @@ def cut(app_id: str, name: StateFileName, data: ByteChunks, piece_bytes: int) ->
 
 
 def joined(changes: TopicChanges, messages: Iterable[tuple[Position, ChangelogMessage]]) -> bytes:
-    """The inverse of `cut`, for what a marker names. Raises StateError."""
+    """The inverse of `cut`, for the offsets that a marker names. Raises StateError."""
     values: list[bytes] = []
     for number, (offset, piece) in enumerate(messages, 1):
         headers = dict(piece.headers)

@@ -1,4 +1,4 @@
-"""What the writer needs from changelog topics, and what these need from Kafka.
+"""The ports of changelog topics: the writer's, and Kafka's.
 
 A simulation provides its own; production provides Kafka's clients.
 """
@@ -60,7 +60,7 @@ class ChecksTopics(Protocol):
 
 
 class TopicWatch:
-    """The topic checks as the writer's loop uses them (watch.py). This one is for a writer that writes to no topics."""
+    """The topic checks of the writer's loop (watch.py). This class is for a writer that writes to no topics."""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ _RIGHTS = (Right.WRITE, Right.READ)
 def changelog_of(
     settings: Settings, unsuitable: Collection[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
 ) -> TopicChangelog:
-    """Reads from any topic, and writes to those of the settings. Raises ConfigError for an unsuitable one.
+    """Reads from any topic, and writes to the settings' topics. Raises ConfigError for an unsuitable topic.
 
     ``unsuitable`` collects those that become unsuitable later.
     """

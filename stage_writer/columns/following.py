@@ -80,7 +80,7 @@ class FollowedColumns:
             self._check_at_s = self.clock.monotonic_s() + LOOK_AT_TABLES_S
 
     def poll(self) -> Converter | None:
-        """The conversion for new columns, once each; starts an attempt when one is due."""
+        """The conversion for new columns, once each; starts an attempt when it is due."""
         attempt = self._attempt
         if attempt is None:
             if self._is_due():
@@ -139,7 +139,7 @@ class FollowedColumns:
         return new
 
     def _taken(self, columns: DiscoveredColumns) -> Converter | None:
-        """The conversion for what was found; None if it is the same. Raises ConfigError, and then nothing changes."""
+        """The conversion for the columns found; None if they are the same. A ConfigError changes nothing."""
         new, stream, ids = None, columns.stream, self.covered | columns.ids
         if stream != self.agreed:
             source = self.finder.stream.record.columns_from

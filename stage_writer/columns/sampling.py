@@ -23,7 +23,7 @@ _AT_A_TIME = 500
 
 
 def sample_records(settings: Settings, stream: Stream) -> JsonShape:
-    """The structure of some of a stream's records; it has seen none where there are none.
+    """The structure of some of a stream's records; empty without records.
 
     Raises BrokerError and ConfigError.
     """

@@ -152,7 +152,7 @@ class SchemaFinder:
                 return columns
 
     def _next(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> AgreedColumns | None:
-        """The columns with those of more schemas; what is agreed on where these add no schema. Raises RegistryError."""
+        """The columns with those of more schemas; the agreed ones if no schema is new. Raises RegistryError."""
         covered = frozenset[SchemaKey]() if agreed is None else self.schemas.covered(agreed)
         if covered and ids.issubset(covered):
             return agreed
@@ -193,7 +193,7 @@ def _named_columns(stream: Stream, name: str, schema: RegisteredSchema | bytes, 
 
 
 def columns_of_schema(stream: Stream, schema: RegisteredSchema | bytes, compile_protobuf: Compile) -> Columns:
-    """The columns for records of a schema, or of a file's content. Raises SchemaError for one that gives none."""
+    """The columns for records of a schema, or of a file's content. Raises SchemaError if a schema gives none."""
     try:
         columns, formats = _of_messages(stream, schema, compile_protobuf)
     except RecursionError:

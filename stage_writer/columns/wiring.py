@@ -90,7 +90,7 @@ class ColumnsOfStreams:
     def followed(
         self, converters: Sequence[Converter], make: MakeConverter, log: FilteringBoundLogger
     ) -> dict[str, FollowedColumns]:
-        """Finds in the background what is missing, and what changes. ``converters`` are those of `known`."""
+        """Finds missing and changed columns in the background. ``converters`` are those of `known`."""
         followed: dict[str, FollowedColumns] = {}
         for converter in converters:
             finder = self._finders.get(converter.stream.app_id)

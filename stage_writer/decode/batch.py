@@ -102,7 +102,7 @@ class MessageBatch:
         )
 
     def record_at(self, index: int) -> LastRecord | None:
-        """What a marker records of one of the messages, if it is the last one; None for a chain of several topics."""
+        """A marker's record of the message, if it is the last one; None for a chain of several topics."""
         timestamp_ms = int(self.timestamps_ms[index])
         known = None if timestamp_ms == NO_TIMESTAMP else timestamp_ms
         return LastRecord(int(self.offsets[index]), known, self.leader_epoch)
@@ -273,7 +273,7 @@ def blocks(
 
 
 def in_place(parts: Sequence[pa.Array], indexes: Sequence[NDArray[np.int64]], count: int) -> pa.Array:
-    """``count`` values: those of at least one part in the places given for it, and null in the others."""
+    """``count`` values: each part's values in its places, and null in the others. Needs at least one part."""
     filled = [part for part in parts if len(part)] or parts[:1]
     values = filled[0] if len(filled) == 1 else pa.concat_arrays(filled)
     index = np.concatenate(indexes)

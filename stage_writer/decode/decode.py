@@ -35,7 +35,7 @@ _STRICT_MESSAGES = 256
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The result of a batch: each message's index is in one of its parts, once; some envelopes give it several rows."""
+    """The result of a batch: each message's index is once in one of the parts; some envelopes give it several rows."""
 
     rows: pa.Table
     """The declared columns, nullable, with the Arrow types of `common.schema.to_arrow_schema`."""

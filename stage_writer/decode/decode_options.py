@@ -77,7 +77,7 @@ class NativeDecoder(Protocol):
 
 
 MakeNativeDecoder = Callable[[StructType, DecodeOptions], NativeDecoder | None]
-"""Makes a native decoder for columns, or None if there is none (rule 3)."""
+"""Makes a native decoder for columns, or None (rule 3)."""
 
 
 def no_native_decoder(columns: StructType, reading: DecodeOptions) -> NativeDecoder | None:  # noqa: ARG001 - a port's arguments

@@ -13,7 +13,7 @@ class Dependency(ABC):
     @property
     @abstractmethod
     def error(self) -> KafkaDeltaExpressError:
-        """What is missing, and the reason if known. Safe to read from any thread."""
+        """The missing dependency, and the reason if known. Safe to read from any thread."""
 
     @property
     def is_routine(self) -> bool:
@@ -22,9 +22,9 @@ class Dependency(ABC):
 
     @property
     def changes_columns(self) -> bool:
-        """Whether the messages then need other columns, so that what is buffered has to be flushed before them."""
+        """Whether the messages then need other columns, so buffered rows must be flushed before them."""
         return False
 
     @abstractmethod
     def is_over(self) -> bool:
-        """Whether it is available now. Never blocks; starts a new attempt when one is due."""
+        """Whether it is available now. Never blocks; starts a new attempt when due."""

@@ -24,7 +24,7 @@ class Freshness:
     """After a silence this long the group may have removed this member."""
     last_sign_s: float | None = None
     in_doubt_until_s: float | None = None
-    """The end of a poll that starts then or later ends the doubt; None while there is none."""
+    """The end of a poll that starts then or later ends the doubt, or None."""
 
     def sign(self, now_s: float) -> None:
         """The loop is running."""

@@ -32,7 +32,7 @@ class Expectations:
     """Checks records: a `Step`. Raises ExpressionError if a rule is not a condition over the columns."""
 
     def __init__(self, columns: StructType, stream: Stream) -> None:
-        """``columns`` may include the one that marks deletes, which rules do not see."""
+        """``columns`` may include the delete marker, which rules do not see."""
         self.columns = columns
         self._deletes = DELETE_COLUMN in columns.names
         self._on_fail = {

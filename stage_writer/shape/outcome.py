@@ -117,7 +117,7 @@ def together(
 def staged_of(
     messages: Messages, outcome: Outcome, formats: Sequence[TableFormat], dead: TableFormat
 ) -> list[StagedRows]:
-    """The outcome of each batch's messages; ``formats`` are those of the tables of rows, by their numbers."""
+    """The outcome of each batch's messages; ``formats`` are the row tables' formats, by number."""
     again, rejects = outcome.again, outcome.rejects
     records = len(outcome.index) - int(again.sum())
     _require_all(messages, records, len(rejects), len(outcome.tombstones), len(outcome.filtered))

@@ -47,7 +47,7 @@ OWN = 0
 """The number of the stream's main table; the others have the numbers of `Stream.row_tables`."""
 _SHOWN_CHARACTERS = 100
 _KAFKA_OF_A_KEY = frozenset({"topic", "partition", "key", "key_text"})
-"""What is the same for all messages about a row."""
+"""The parts of `kafka` with one value for all messages about a row."""
 
 
 class AppearingRoutes(Protocol):
@@ -70,7 +70,7 @@ class AppearingRoutes(Protocol):
     def waits(
         self, wanted: Collection[str], keys: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     ) -> Dependency | None:
-        """What must be over before `settle` returns at once; None if it does.
+        """The wait before `settle` returns at once; None if it does now.
 
         ``keys`` are what the tables of some would have, where tables have keys of their own.
         """

@@ -56,7 +56,7 @@ class Destinations:
         return Destinations.of(numbers[np.argsort(messages, kind="stable")], counts[0] + counts[1])
 
     def part(self, start: int, end: int) -> Destinations:
-        """Those of the messages ``[start, end)``."""
+        """The part for the messages ``[start, end)``."""
         first, last = self.starts[start], self.starts[end]
         return Destinations(self.numbers[first:last], self.starts[start : end + 1] - first)
 

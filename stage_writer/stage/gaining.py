@@ -58,7 +58,7 @@ def continued_columns(
 
 
 def _continued(stream: Stream, open_table: Callable[[str], ObjectStore], last: Evolved, other: Evolved) -> StructType:
-    """What the stream has gained, with what its tables have of all that was agreed on."""
+    """The stream's gained columns, with those of all agreed columns that its tables have."""
     shared, own = (other, last) if stream.gains_by_table else (last, other)
     parts = (field.type for field in own.columns if isinstance(field.type, StructType))
     earlier = reduce(joined_columns, parts, shared.columns)
@@ -107,7 +107,7 @@ def _no_agreement(stream: Stream) -> StoreError:
 
 
 def _tables(stream: Stream, offered: StructType, open_table: Callable[[str], ObjectStore]) -> dict[str, StructType]:
-    """The columns of the tables that these fields are for, by the URL of the first one that gains them."""
+    """The columns of the tables that gain these fields, by the URL of the first of them."""
     parts = tables_by_part(stream)
     wanted = {*map(str.casefold, offered.names if stream.gains_by_table else parts)}
     return {urls[0]: _columns_of(urls, open_table) for part, urls in parts.items() if part.casefold() in wanted}

@@ -106,7 +106,7 @@ class RouteRegistry:
         return self._refusal(self._known, route) or missing
 
     def decides(self, wanted: Collection[str]) -> bool:
-        """Whether all these are decided now; starts an attempt if one is due (rule 2). Called by one thread."""
+        """Whether all these are decided now; starts an attempt when due (rule 2). Called by one thread."""
         undecided = self._undecided(wanted)
         if undecided and (began := self._begin(undecided)) is not None and self.away is None:
             began.join(self._patience_s)

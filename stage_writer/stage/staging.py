@@ -227,7 +227,7 @@ class Job:
 
     @property
     def memory_bytes(self) -> int:
-        """The buffer's memory when the flush started; after encoding, what is left to upload. Includes the state."""
+        """The buffer's memory when the flush started; after encoding, the bytes left to upload. Includes the state."""
         files, state = self._files, self._flush.state
         held = self._memory_bytes if files is None else sum(file.data.size_bytes for file in files)
         return held if state is None else held + state.memory_bytes

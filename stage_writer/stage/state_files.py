@@ -136,7 +136,7 @@ def state_at(store: ObjectStore, partition: TopicPartition, tail: Tail) -> State
 
 
 def _all_there(state: StateFiles, there: set[str], named_by: str) -> StateFiles:
-    """The files to read a state from. Raises StateError where one is missing."""
+    """The files to read a state from. Raises StateError if a file is missing."""
     files = stood_in(state, there)
     for path in files.paths:
         if path not in there:

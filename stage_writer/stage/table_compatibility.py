@@ -37,7 +37,7 @@ from stage_writer.parquet.buffer import TableFormat
 CHECK_AGAIN_S = 600.0
 """After the check was inconclusive."""
 CHECK_REFUSED_EVERY_S = 20.0
-"""For a table that can never accept what is staged, independent of how many partitions wait for it."""
+"""For a table that can never accept the staged rows, independent of how many partitions wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Incompatibility:
 
 
 def incompatibility(table: TableFormat, state: TableState) -> Incompatibility | None:
-    """What the table, as it is, can never accept of its rows (rule 3). Raises SchemaError for an unknown type."""
+    """The rows' columns that the table, as it is, can never accept (rule 3). Raises SchemaError for an unknown type."""
     problems, settings = list[str](), list[str]()
     is_added = not table.waits and appended_for(state) is None
     problem = partitioning_problem(state.partition_by, table.partition_by) if is_added else None
@@ -70,14 +70,14 @@ def incompatibility(table: TableFormat, state: TableState) -> Incompatibility | 
 
 
 class TableCompatibility:
-    """Checks tables, each once if it accepts what is staged. Safe to use from several threads."""
+    """Checks tables, each once if it accepts the staged rows. Safe to use from several threads."""
 
     def __init__(self, open_table: Callable[[str], ObjectStore], clock: Clock, log: FilteringBoundLogger) -> None:
         self._open_table = open_table
         self._clock = clock
         self._log = log
         self._known: dict[tuple[str, str, tuple[str, ...]], tuple[float, Incompatibility | None]] = {}
-        """By what is staged: the result, and until when it is valid."""
+        """Results by the staged schema, and until when they are valid."""
 
     def find(self, tables: Iterable[TableFormat]) -> Incompatibility | None:
         """Why rows for some of these tables can never be loaded; None where they can be, or where it is unknown."""

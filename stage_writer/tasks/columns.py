@@ -58,7 +58,7 @@ class ColumnsConverter(OfTopology, WithoutTasks):
         self._decoders = decoders_of(stream, topology, native_decoder)
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
-        """The batches with their rows, those of a topic at a time (rule 1)."""
+        """The batches with their rows, topic by topic (rule 1)."""
         by_topic: dict[str, list[MessageBatch]] = {}
         for batch in batches:
             by_topic.setdefault(batch.partition.topic, []).append(batch)

@@ -49,7 +49,7 @@ class KeptTask:
         changed_bytes: int,
         when: SnapshotsWhen,
     ) -> None:
-        """``files`` are what it was restored from, including ``changed_bytes`` of changes."""
+        """``files`` are the files that it was restored from, including ``changed_bytes`` of changes."""
         self._source = partition
         self._topic = parent.stream.state_changelog
         self._wall_ms = parent.wall_ms

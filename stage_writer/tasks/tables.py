@@ -1,4 +1,4 @@
-"""What the converters of a stream with a topology have in common: its sources' decoders, and its tables' formats."""
+"""The common part of the converters of a stream with a topology: its sources' decoders, and its tables' formats."""
 
 from typing import Self
 
@@ -15,7 +15,7 @@ from stage_writer.topologies.built import BuiltTopology
 
 
 class OfTopology:
-    """What the converters of a stream with a topology have in common."""
+    """The common part of the converters of a stream with a topology."""
 
     def waits(self, batch: MessageBatch) -> None:
         """There is nothing to wait for."""

@@ -33,7 +33,7 @@ _MOST_MESSAGES = 10_000
 
 
 def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[Together, list[MessageBatch]]]:
-    """Batches of tasks, those of one stream together. Raises TypeError for those of other converters."""
+    """Batches of tasks, grouped by stream. Raises TypeError for batches of other converters."""
     tasks: dict[StreamTasks, list[Work]] = {}
     for converter, batches in fresh.items():
         if not isinstance(converter, TaskConverter):

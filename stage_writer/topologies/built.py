@@ -85,7 +85,7 @@ class BuiltTopology:
         return tuple(dict.fromkeys(sink.topic for sink in sinks))
 
     def group_of(self, topic: str) -> TaskGroup:
-        """The group of a source topic, or of a chain's topic; KeyError when there is none."""
+        """The group of a source topic, or of a chain's topic. Raises KeyError for other topics."""
         for group in self.groups:
             if topic == group.name or topic in group.topics:
                 return group

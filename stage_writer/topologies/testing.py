@@ -148,7 +148,7 @@ class TopologyTestDriver:
         raise KeyError(name)
 
     def restart(self) -> None:
-        """Drop all tasks, and restore them from what was staged."""
+        """Drop all tasks, and restore them from their staged state."""
         for driven in self._tasks.values():
             driven.restore(self._topology, self._writers)
 
@@ -242,7 +242,7 @@ class _Driven:
         self.restore(topology, writers)
 
     def restore(self, topology: BuiltTopology, writers: Mapping[str, RowWriter]) -> None:
-        """Make a new task from what was staged."""
+        """Make a new task from its staged state."""
         self.stores = TaskStores(topology.group_of(self._task_id.topic).stores, MemoryBackend())
         self.stores.restore((), self._staged, f"{len(self._staged)}")
         self.task = Task(topology, self._task_id, self.stores, writers)

@@ -62,7 +62,7 @@ def read_all(pool: WorkerPool, path: str, query: Mapping[str, str], token: str) 
 
 
 def merged_state(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The tasks of several workers as those of one."""
+    """The tasks of several workers as if one worker had them."""
     first, *others = responses
     if "streams" in first:
         streams = zip(*(response["streams"] for response in responses), strict=True)  # all have the same config
@@ -114,7 +114,7 @@ def _get(worker: Worker, page: str) -> tuple[bool, str]:
 
 
 def _ask(worker: Worker, method: str, path: str, token: str | None) -> tuple[int, str]:
-    """The status and the text of a worker's response; 503 where there is none."""
+    """The status and the text of a worker's response; 503 without one."""
     if worker.port is None:
         return _AWAY, "not yet started"
     connection = HTTPConnection("127.0.0.1", worker.port, timeout=_TIMEOUT_S)

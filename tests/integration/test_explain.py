@@ -78,7 +78,7 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
 
     story = world.explainer.version(staging.table, 1)
     text = version_to_text(story)
-    assert "orders/0 [0, 10): 10 records, 9 rows, 1 dead letters" in text
+    assert "orders/0 [0, 10): 10 records, 9 rows, 1 dead letter" in text
     assert f"from the flush {first.name.path} (its marker still exists)" in text
     assert "2 files of these still in the table (version 2)" in text
 

@@ -1,1 +1,1 @@
-"""The parts of a stream's settings; `common.settings.section` says what a part is."""
+"""The parts of a stream's settings (`common.settings.section` defines a part)."""

@@ -15,7 +15,7 @@ from common.settings.route_tables import require_columns
 from common.settings.section import SectionPart
 
 FIRST_MESSAGE = ""
-"""The `message` of a stream whose columns turned out to be those of a schema's first one."""
+"""The `message` of a stream whose columns come from a schema's first message type."""
 
 
 class UnknownFields(StrEnum):
@@ -144,7 +144,7 @@ class RecordSettings(SectionPart):
         return self
 
     def _format_problems(self) -> Iterator[str]:
-        """What is wrong with the schema that records are read by: it is missing, or has no use."""
+        """Problems of the records' schema: it is missing, or unused."""
         written, framed, file = self.format, self.framing != "none", self.schema_file
         if written != "json" and not framed and file is None:
             yield (

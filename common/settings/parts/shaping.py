@@ -11,7 +11,7 @@ from common.settings.section import SectionPart
 
 
 class ShapingSettings(SectionPart):
-    """What is made of a record, and which records are let through."""
+    """How records become rows, and which records are dropped."""
 
     where: str | None = Field(
         default=None,

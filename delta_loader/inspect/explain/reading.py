@@ -186,7 +186,7 @@ def _renamed(values: Mapping[str, object] | None, logical: Mapping[str, str]) ->
 def _holder(
     store: ObjectStore, url: str, file: LiveFile, query: RecordQuery, names: Mapping[str, str], *, is_dead_letters: bool
 ) -> Holder:
-    """What one file has of the offset (rule 2)."""
+    """How one file contains the offset (rule 2)."""
     try:
         with store.open(file.path) as opened:
             rows = _rows(pq.ParquetFile(opened), query, names)

@@ -1,4 +1,4 @@
-"""What one version of a table added, and what happened to it since."""
+"""The files that one version of a table added, and their fate since."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

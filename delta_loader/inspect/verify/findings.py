@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """What is not given is unknown where a Kafka partition is judged by the log alone."""
+    """Fields stay unknown where a Kafka partition is judged by the log alone."""
 
     partition: TopicPartition
     begins: Position | None

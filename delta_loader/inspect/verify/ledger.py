@@ -308,7 +308,7 @@ class Ledger:
             self._fault("txn_action_moved_ahead", text, version, partition, (gap,))
 
     def _take_counts(self, version: TableVersion) -> None:
-        """Compare what a commit counts with itself, and with what its files hold (rule 4)."""
+        """Compare a commit's counts with each other, and with its files (rule 4)."""
         metadata, rows = version.metadata, version.added_rows
         if metadata is None or not metadata.spans or set(metadata.counts) != set(metadata.spans):
             return

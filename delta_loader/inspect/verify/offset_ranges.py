@@ -1,4 +1,4 @@
-"""Positions whose records can be counted together, and what the commits say about them.
+"""Positions whose records can be counted together, with the commits' counts.
 
 Rules:
 
@@ -29,7 +29,7 @@ class OffsetRange:
     is_merged: bool = False
     """Whether events were merged into its table with it or later (rule 2)."""
     side_loads: tuple[LoadedSpan, ...] = ()
-    """What was loaded of it into the known tables of the stream's routes."""
+    """Its loads into the known tables of the stream's routes."""
 
     @property
     def version(self) -> int:

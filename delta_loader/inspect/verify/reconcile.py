@@ -354,7 +354,7 @@ def _given_up(tables: Tables, partition: TopicPartition) -> Iterator[Finding]:
 def kafka_findings(
     tables: Tables, partition: TopicPartition, seen: BucketTotals, findings: Iterable[Finding]
 ) -> Iterator[Finding]:
-    """What Kafka has and the tables do not, distinguished by what the other findings explain."""
+    """Records that Kafka has and the tables do not, apart from those that other findings explain."""
     excused = _joined(
         span
         for finding in findings
@@ -402,20 +402,24 @@ def kafka_findings(
     filtered = list(filtered_findings(tables, partition, seen.left_out, excused))
     yield from filtered
     if not lost and seen.missing.is_whole and not filtered and not seen.other_times.count:
-        left_out = sum(seen.left_out.tally.within(span.span) for span in ranges if not span.is_merged)
-        fates = ["a row", "a dead letter"]
-        if seen.kafka_tombstones:
-            fates.append(f"one of {counted(seen.kafka_tombstones, 'tombstone')}")
-        if left_out:
-            fates.append(f"one of {counted(left_out, 'filtered record')}")
-        if any(span.is_merged for span in ranges):
-            fates.append("a merged event")
+        *fates, last_fate = _fates(seen, ranges)
         text = (
             f"{partition}, records that Kafka has from {start or 0} up to the table's position: each of the "
-            f"{seen.kafka_records - older.count:,} is {', '.join(fates[:-1])} or {fates[-1]}, unless another finding "
-            f"names it; {compared(seen)}"
+            f"{seen.kafka_records - older.count:,} is {', '.join(fates)} or {last_fate}, unless another finding names "
+            f"it; {compared(seen)}"
         )
         yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, partition)
+
+
+def _fates(seen: BucketTotals, ranges: Iterable[OffsetRange]) -> Iterator[str]:
+    yield from ("a row", "a dead letter")
+    if seen.kafka_tombstones:
+        yield f"one of {counted(seen.kafka_tombstones, 'tombstone')}"
+    filtered = sum(seen.left_out.tally.within(span.span) for span in ranges if not span.is_merged)
+    if filtered:
+        yield f"one of {counted(filtered, 'filtered record')}"
+    if any(span.is_merged for span in ranges):
+        yield "a merged event"
 
 
 def _nameless(ranges: Iterable[OffsetRange], seen: BucketTotals) -> list[tuple[Span, bool]]:
@@ -445,7 +449,7 @@ def _lost(tables: Tables, partition: TopicPartition, lost: list[Span]) -> Findin
 
 
 def _kafka_differs(tables: Tables, partition: TopicPartition, seen: BucketTotals) -> Iterator[Finding]:
-    """What the tables have and Kafka does not."""
+    """Records that the tables have and Kafka does not."""
     position = tables.rows.positions.get(partition)
     if seen.kafka_end is not None and position is not None and seen.kafka_end < position:
         text = f"Kafka ends at {seen.kafka_end} of {partition}, before the table's {position}: the topic lost records"

@@ -1,4 +1,4 @@
-"""What is known of a stream's tables and of a Kafka partition that is being reconciled (reconcile.py)."""
+"""Facts about a stream's tables and a Kafka partition, for reconcile.py."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the settings and the history say about a stream's records."""
+    """The shape of a stream's records, by settings and history."""
 
     filters: bool = False
     explodes: bool = False
     """Whether a record may have several rows."""
 
     def of(self, ranges: Iterable[OffsetRange]) -> Shape:
-        """With what the commits of one Kafka partition say, regardless of the current settings."""
+        """The shape by the commits of one Kafka partition, regardless of the current settings."""
         ranges = list(ranges)
         filters = self.filters or any(offset_range.filtered(may_be=False) != 0 for offset_range in ranges)
         explodes = self.explodes or any(offset_range.exploded(may_be=False) != 0 for offset_range in ranges)

@@ -63,7 +63,7 @@ def other_topic(
 def other_records(
     tables: Tables, partition: TopicPartition, seen: BucketTotals, loaded_ms: int | None, kafka_ms: int | None
 ) -> Finding:
-    """The fault that records have other timestamps in Kafka; those of the first one are given, in milliseconds."""
+    """The fault that records have other timestamps in Kafka; names the first record's, in milliseconds."""
     spans = tuple(seen.other_times.spans)
     start = spans[0].start
     text = (
@@ -79,7 +79,7 @@ def other_records(
 
 
 def compared(seen: BucketTotals) -> str:
-    """What was compared of the records in addition to their offsets, and what was not (rule 2)."""
+    """A sentence about which parts of the records, other than offsets, were compared (rule 2)."""
     left = [
         f"the timestamps of {seen.without_times:,} others" if seen.without_times else "",
         f"{seen.expired:,} loaded records that Kafka no longer has" if seen.expired else "",

@@ -94,7 +94,7 @@ class Offsets(Protocol):
         """One partition's offsets, in order."""
 
     def timestamp_ms(self, partition: TopicPartition, offset: int) -> int | None:
-        """The timestamp in the rows of a record; None where there is none."""
+        """The timestamp in a record's rows, or None."""
 
     def twice(self, partition: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         """Offsets that occur more than once, and the files that contain them; the first ones only."""
@@ -260,7 +260,7 @@ class Verifier:
         return deferred_of(ids, transactions, stream.side_tables, own.positions)
 
     def _other_topics(self, tables: Tables) -> dict[TopicPartition, Finding]:
-        """The Kafka partitions whose topic is not the one that the table has rows of (rule 6)."""
+        """The Kafka partitions whose topic is not the topic of the table's rows (rule 6)."""
         if self.kafka is None:
             return {}
         partitions, kafka = tables.rows.positions, self.kafka

@@ -1,4 +1,4 @@
-"""What a clean-up may remove, and how it is reported.
+"""The objects that a clean-up may remove, and how it is reported.
 
 Rules:
 

@@ -69,14 +69,14 @@ class Due:
     tasks: tuple[MaintenanceTask, ...] = ()
     refused: tuple[ServiceRefused, ...] = ()
     vacuum_waits: str = ""
-    """Why no VACUUM is due, which the table itself does not show; empty where one is due, or refused."""
+    """Why no VACUUM is due, where the table itself does not show it; empty if VACUUM is due or refused."""
 
 
 NOTHING = Due()
 
 
 def due(facts: TableFacts, rules: TableRules, now_ms: int) -> Due:
-    """The tasks in the order in which they are done: first the ones that make the others cheaper."""
+    """The tasks in order: first those that make the others cheaper."""
     vacuum = _vacuum(facts, rules, now_ms)
     return Due(
         (

@@ -1,4 +1,4 @@
-"""What the table services know of a table, as values, all from the table's log and the stage.
+"""Facts about a table for the table services, all from the table's log and the stage.
 
 Rules:
 

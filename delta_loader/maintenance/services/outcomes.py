@@ -1,4 +1,4 @@
-"""What a run of the table services sees and does, as values; the results of a task are a closed set."""
+"""Findings and results of a run of the table services, as values; the results of a task are a closed set."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""One run of the table services: checks all tables and does what is due, task by task.
+"""One run of the table services: checks all tables and runs due tasks one by one.
 
 Rules:
 
@@ -86,7 +86,7 @@ class TableServices:
     def run(
         self, may_begin: Callable[[], bool] = lambda: True, only: str | None = None, *, at_any_time: bool = False
     ) -> RunReport:
-        """Do what is due; ``at_any_time`` ignores the window and the budget, for a manual run."""
+        """Run the due tasks; ``at_any_time`` ignores the window and the budget, for a manual run."""
         self._settings = self._now(self._settings)
         here = [url for url in tables_of(self._settings) if self._may_load(first_stream_of(self._settings, url))]
         urls = here if only is None else [only]

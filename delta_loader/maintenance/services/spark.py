@@ -121,7 +121,7 @@ class SparkServices:
             return self._sql(f"VACUUM {_table(url)} FULL{ending}")
 
     def _deleted(self, url: str, before: int) -> Outcome:
-        """What a VACUUM recorded in the log."""
+        """The count and size of the files that a VACUUM deleted, from the log."""
         files = size_bytes = 0
         history = DeltaTable.forPath(self._spark, spark_url(url)).history(20)
         for row in history.where(f"version > {before}").select("operation", "operationMetrics").collect():

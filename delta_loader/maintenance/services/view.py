@@ -1,4 +1,4 @@
-"""The output of ``delta-loader services``: the last runs of each table, and what is due.
+"""The output of ``delta-loader services``: the last runs for each table, and due tasks.
 
 Rule: JSON keys are only ever added. Figures are those of the tables' own logs.
 """

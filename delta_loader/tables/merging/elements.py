@@ -129,7 +129,7 @@ class ElementStatement(MergeStatement):
         return [*dict.fromkeys((*self.by.order, *(() if self.by.sequence is None else (self.by.sequence,))))]
 
     def _together(self) -> str:
-        """The rows of the load's events, and before them what the table has of their records."""
+        """The table's rows of the load's records, then the rows of the load's events."""
         q, record = self.q, self.by.record
         of_record = replace(self.by, keys=record, element=())
         columns = (*self.columns, *self.inside)

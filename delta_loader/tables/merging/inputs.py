@@ -1,4 +1,4 @@
-"""What a merge is made of: the table, the load's staged events, and how SQL names them.
+"""The inputs of a merge: the table, the load's staged events, and their names in SQL.
 
 Rules:
 

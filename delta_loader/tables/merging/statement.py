@@ -103,7 +103,7 @@ class MergeStatement(MergeInputs):
         return ", ".join(f"{self.q(name)} = {self._value(name)}" for name in self.columns if name not in self.by.keys)
 
     def _value(self, name: str) -> str:
-        """What a column of a row becomes by the load's last upsert."""
+        """The value that the load's last upsert gives a row's column."""
         given = self.s(name)
         if name not in self.patched:
             return given

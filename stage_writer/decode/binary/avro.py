@@ -43,7 +43,7 @@ class AvroPass(Protocol):
 
 
 MakeAvroPass = Callable[[AvroNode], AvroPass | None]
-"""Makes one for records of a plan; None where there is none."""
+"""Makes a native reader for the records of a plan, or None."""
 
 
 def no_avro_pass(node: AvroNode) -> AvroPass | None:  # noqa: ARG001 - a port's arguments
@@ -52,7 +52,7 @@ def no_avro_pass(node: AvroNode) -> AvroPass | None:  # noqa: ARG001 - a port's 
 
 
 class AvroReader:
-    """A `RecordReader` of one schema. Raises SchemaError for one that cannot be read."""
+    """A `RecordReader` of one schema. Raises SchemaError for an unreadable schema."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ def parsed(schema: str, references: Sequence[str] = (), *, checks_defaults: bool
 
 
 def _reader_of(writer: AvroSchema, reader: AvroSchema | None) -> tuple[type[Exception], Callable[[BytesIO], object]]:
-    """What reads one record, with the schemas of rule 3; and what it raises where these cannot be resolved."""
+    """The function that reads one record (rule 3), and the error that it raises for schemas that do not resolve."""
     from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415 - only with Avro
     from fastavro.read import SchemaResolutionError  # noqa: PLC0415 - only with Avro
 

@@ -1,4 +1,4 @@
-"""The plan of an Avro record's JSON: what each value is in the bytes, and its text for the column that it goes to.
+"""The plan of an Avro record's JSON: each value's form in the bytes, and its text for its column.
 
 Rules:
 
@@ -43,7 +43,7 @@ def plain_name(member: str) -> str:
 
 
 class AvroKind(IntEnum):
-    """What a value is in Avro's bytes and in the JSON; as in `avro_reader.c`, in the same order."""
+    """The kind of a value in Avro's bytes and in the JSON; as in `avro_reader.c`, in the same order."""
 
     NULL = 0
     BOOLEAN = 1
@@ -70,7 +70,7 @@ class AvroNode:
     text: Callable[[object], str]
     """Its JSON, of the value that fastavro gives."""
     bits: int = 0
-    """Of an INTEGER, or of what is one underneath: 32 or 64."""
+    """Of an INTEGER, or a type encoded as one: 32 or 64."""
     size: int = -1
     """Of a fixed one, in bytes; -1 for bytes that have a length."""
     digits: int = 0

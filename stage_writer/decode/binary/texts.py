@@ -72,7 +72,7 @@ def boolean(value: object) -> str:
 
 
 def number(value: object) -> str:
-    """A floating point number, or the string for what is none."""
+    """A number, or the string for NaN or an infinity."""
     if not isinstance(value, float):
         return repr(value)
     if math.isfinite(value):

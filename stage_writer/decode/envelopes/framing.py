@@ -91,7 +91,7 @@ class SchemaWait(Dependency):
 
 
 class OpeningDecoder:
-    """Passes on what is in the messages to a decoder of JSON."""
+    """Passes the messages' content to a JSON decoder."""
 
     def __init__(self, inner: Decodes) -> None:
         self.columns = inner.columns
@@ -120,7 +120,7 @@ class OpeningDecoder:
 
 
 class FramedDecoder(OpeningDecoder):
-    """Removes the frames and passes the rest to a decoder: as it is, or what a schema's reader makes of it."""
+    """Removes the frames and passes the rest to a decoder: unchanged, or as JSON from a schema's reader."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class FramedDecoder(OpeningDecoder):
     def waits(
         self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None = None
     ) -> Dependency | None:
-        """What is needed before these can be decoded: the registry's answers, and the fields' columns (rule 3)."""
+        """The dependencies of decoding these: the registry's answers, and the fields' columns (rule 3)."""
         wanted = tuple(self.frames_of(messages, headers).schemas().values())
         if wanted and not self._schemas.knows(wanted):
             return SchemaWait(wanted, self._schemas)
@@ -203,7 +203,7 @@ class FramedDecoder(OpeningDecoder):
     def _read(
         self, bodies: pa.LargeBinaryArray, codes: Numbers, frames: _Frames, make: MakeRecordReader
     ) -> tuple[pa.LargeBinaryArray, list[Reject]]:
-        """What the readers of the messages' schemas make of the bodies; null for the refused ones."""
+        """The bodies as JSON, by the readers of their schemas; null for refused ones."""
         parts = [pa.array([], pa.large_binary())]
         index_parts = [np.zeros(0, np.int64)]
         rejects: list[Reject] = []
@@ -318,7 +318,7 @@ def _schema_in(header: bytes) -> tuple[SchemaKey, bytes]:
 
 
 class UnframedDecoder(OpeningDecoder):
-    """Passes on what the reader of one schema makes of the messages."""
+    """Passes the messages on as JSON, by the reader of one schema."""
 
     def __init__(self, inner: Decodes, reader: RecordReader) -> None:
         super().__init__(inner)
@@ -338,7 +338,7 @@ class UnframedDecoder(OpeningDecoder):
 def _texts(
     reader: RecordReader, bodies: pa.LargeBinaryArray, index: Numbers
 ) -> tuple[pa.LargeBinaryArray, list[Reject]]:
-    """What a reader makes of the bodies of some messages, and the refused ones among these."""
+    """The bodies of some messages as JSON, by a reader, and the refused ones."""
     texts = reader.read(bodies)
     return texts.values, [Reject(int(index[message]), why.error_class, why.error) for message, why in texts.refused]
 

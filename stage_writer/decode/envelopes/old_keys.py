@@ -36,7 +36,7 @@ class OldKeys:
     kept: str | None
     """The field of the ``sequence``."""
     op: str
-    """What the envelope calls a delete."""
+    """The envelope's operation for a delete."""
     update: str
 
     def with_deletes(self, images: Images) -> Images:

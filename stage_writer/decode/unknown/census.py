@@ -57,7 +57,7 @@ class FieldCensus:
             self._count(path, count)
 
     def undeclared_fields(self) -> UndeclaredFields | None:
-        """The fields that no column holds, most frequent first; None if there are none."""
+        """The fields that no column holds, most frequent first, or None."""
         counts = self.undeclared.copy().most_common()
         return UndeclaredFields(self.records, dict(counts), self.others) if counts else None
 

@@ -176,7 +176,7 @@ class EvolvingDecoder:
         return not isinstance(row, Refusal) and not rounds(row)
 
     def _rounded(self, rows: pa.Table, additions: Additions) -> Mask | None:
-        """Which rows have a number in a gained column that may be rounded (rule 2); None if there are none."""
+        """Which rows have a number in a gained column that may be rounded (rule 2), or None."""
         lost: Mask | None = None
         for addition in self._may_round:
             if addition in additions:

@@ -138,7 +138,7 @@ def _joined_all(types: Iterable[DataType | None]) -> DataType | None:
 
 
 def _struct(types: dict[str, DataType]) -> StructType | None:
-    """A struct of these fields; None if there are none. Of two names that differ only in case one is kept."""
+    """A struct of these fields, or None. Of two names that differ only in case one is kept."""
     fields: dict[str, Field] = {}
     for name in sorted(types):
         fields.setdefault(name.casefold(), Field(name, types[name]))

@@ -80,7 +80,7 @@ class MergeInput:
 def next_messages(
     chain: TopicPartition, inputs: Sequence[MergeInput], now_s: float, longest_idle_s: float
 ) -> MergedBatch | None:
-    """The messages whose order is known, from ``inputs`` sorted by topic; None when there are none."""
+    """The messages whose order is known, from ``inputs`` sorted by topic, or None."""
     skipped = [
         chain_input.is_skipped(now_s, longest_idle_s) for chain_input in inputs
     ]  # for each of them, to update their clocks

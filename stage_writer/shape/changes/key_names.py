@@ -31,7 +31,7 @@ _SEPARATOR = "\0"
 
 
 def key_object(key: bytes | None) -> Object | None:
-    """The object with the key's fields (rule 1); None where there is none."""
+    """The object with the key's fields (rule 1), or None."""
     try:
         document = parse_document((key or b"").decode(), sourced=True)
     except ValueError:

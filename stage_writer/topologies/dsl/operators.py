@@ -1,4 +1,4 @@
-"""Operators that need several nodes or stores: what they add to the graph.
+"""Operators that add several nodes or stores to the graph.
 
 Each returns the node that forwards its records, and the table where it makes one.
 """

@@ -180,7 +180,7 @@ class KStream:
         timestamp: str | None = None,
         name: str = "",
     ) -> KStream:
-        """Write to a topic and continue with what is read from it: records of one key meet in one task again.
+        """Write to a topic and continue with the records read from it: records of one key meet in one task again.
 
         The topic must exist, and be one of the stream's ``topics``. Its values are JSON.
         """
@@ -232,7 +232,7 @@ class KStream:
         *,
         name: str = "",
     ) -> KStream:
-        """The same, and own records that have no match, with None for the other."""
+        """The same, and this stream's records without a match, with None for the other."""
         if isinstance(other, KTable):
             return self._looked_up(other, joiner, name, keeps_unmatched=True)
         return self._joined(other, joiner, windows, materialized, name, keeps_left=True)
@@ -388,7 +388,7 @@ class KTable:
     def outer_join(
         self, other: KTable, joiner: Joiner, materialized: Materialized | None = None, *, name: str = ""
     ) -> KTable:
-        """The rows of keys that one of the tables has, with None where one has none."""
+        """The rows of keys that at least one of the tables has, with None for the table without the key."""
         return self._joined(other, joiner, JoinKind.OUTER, materialized, name)
 
     def group_by(

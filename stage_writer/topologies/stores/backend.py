@@ -50,7 +50,7 @@ class Backend(Protocol):
 
     @property
     def mark(self) -> str | None:
-        """Which state this is; None for an empty backend and for one that is half restored."""
+        """The mark of the state in it; None for an empty or half-restored backend."""
 
     def get(self, space: Space, key: bytes) -> bytes | None: ...
 
@@ -73,7 +73,7 @@ class Backend(Protocol):
         """Its size, in memory or on disk."""
 
     def close(self) -> None:
-        """Release files and locks; what is on disk stays there."""
+        """Release files and locks; files on disk stay."""
 
 
 class MemoryBackend:

@@ -257,7 +257,7 @@ def _empty_slots_above(folder: Path, number: int) -> None:
 
 
 def _machine() -> str:
-    """The boot id of this machine; empty where there is none."""
+    """The boot id of this machine; empty if unknown."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     return ""

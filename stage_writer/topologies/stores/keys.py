@@ -81,7 +81,7 @@ def after_key(key: bytes) -> bytes:
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
-    """The lowest bytes above everything that starts with ``prefix``; None when there are none."""
+    """The lowest bytes above everything that starts with ``prefix``, or None."""
     short = prefix.rstrip(b"\xff")
     return short[:-1] + bytes((short[-1] + 1,)) if short else None
 

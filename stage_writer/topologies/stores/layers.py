@@ -87,7 +87,7 @@ class Layer:
         self._orders: dict[IndexKeyOf, _Order] = {}
 
     def put(self, key: bytes, value: bytes | None) -> bytes | Missing | None:
-        """Record a change; returns what the layer had for the key before."""
+        """Record a change; returns the layer's previous entry for the key."""
         values = self.values
         before = values.get(key, MISSING)
         values[key] = value
@@ -100,7 +100,7 @@ class Layer:
         return before
 
     def undo(self, key: bytes, before: object) -> None:
-        """Restore what the layer had for a key before the most recent change that is not undone."""
+        """Restore the layer's entry from before the key's most recent change that is not undone."""
         if before is not MISSING:
             self.values[key] = cast("bytes | None", before)
             return

@@ -89,7 +89,7 @@ class TaskStores:
         self._stores[builder.name] = builder.build(layers)
 
     def store(self, name: str) -> Any:  # noqa: ANN401 - one of the three kinds, which who asks for it knows
-        """A store by its name. Raises ConfigError when there is none."""
+        """A store by its name. Raises ConfigError for an unknown name."""
         store = self._stores.get(name)
         if store is None:
             msg = f"there is no state store {name!r}"

@@ -47,7 +47,7 @@ class Timer:
 @dataclass(slots=True)
 class Timers:
     journal: Journal = field(default_factory=list)
-    """What was scheduled and cancelled in this message."""
+    """Timers scheduled and cancelled in this message."""
     heap: Heap = field(default_factory=list)
     """When each is due next, its number, and the timer."""
     numbers: int = 0
@@ -96,7 +96,7 @@ class TaskClock:
 
     def __init__(self) -> None:
         self.journal: Journal = []
-        """What was scheduled and cancelled in this message; cleared where one begins."""
+        """Timers scheduled and cancelled in this message; cleared when a message begins."""
         self.stream_time_ms = NO_TIME_MS
         self.wall_clock_ms = NO_TIME_MS
         self.stream = Timers(self.journal)
@@ -109,7 +109,7 @@ class TaskClock:
         self.wall_clock_ms = wall_clock_ms
 
     def resume(self, stream_time_ms: int, stream: Mapping[Name, int], wall: Mapping[Name, int]) -> None:
-        """Continue from what a previous task has left; wall-clock times wait until the clock is first read."""
+        """Continue from a previous task's timers; wall-clock times wait until the clock is first read."""
         self.stream_time_ms = stream_time_ms
         self.stream.set_times(stream)
         self._wall_times = wall

@@ -114,7 +114,7 @@ class Runner:
         return Reject(index, ErrorClass.LATE if is_late else ErrorClass.TOPOLOGY, text)
 
     def _punctuate_by_wall_clock(self, feeds: Sequence[Feed], rejects: Rejects) -> None:
-        """For the last message that is not refused; if there is none, the next conversion does it."""
+        """For the last message that is not refused; without one, the next conversion does it."""
         numbers = [int(index) for feed in feeds for index in feed.input.index.tolist() if index not in rejects]
         if numbers:
             self._current.index = max(numbers)

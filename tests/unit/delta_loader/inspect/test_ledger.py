@@ -275,7 +275,7 @@ def test_records_from_before_the_history_are_not_claimed() -> None:
     older, compared = judged(history, range(5, 10), kafka=range(10))
     assert kinds([older]) == [("noted", "before_the_chain", None)]
     assert compared.text.startswith(
-        "each of the 5 records of orders/0 that Kafka has from 5 up to the table's position "
+        "orders/0, records that Kafka has from 5 up to the table's position: each of the 5 is a row or a dead letter, "
     )
     assert compared.text.endswith(
         "timestamps compared: 0, all equal; not compared: the timestamps of 5 others and contents"
