@@ -74,6 +74,19 @@ def new_chain(partition: TopicPartition) -> str:
     )
 
 
+def new_chain_where_different(partition: TopicPartition, or_else: int | None) -> str:
+    """For a chain whose last records Kafka lost: an earlier start loads records twice, a later one loses new ones.
+
+    ``or_else`` is the offset where the rows of the table show no difference.
+    """
+    otherwise = "" if or_else is None else f"; if it names none, it is {or_else}"
+    return (
+        f"load what is staged (`delta-loader run {CONFIG} --once`), find the first offset at which Kafka has other "
+        f"records than the table (`delta-loader verify {CONFIG} --kafka` names it{otherwise}), and start a new chain "
+        f"there: `{repair('restart', partition, None, '--at OFFSET --yes')}`"
+    )
+
+
 def replay(partition: TopicPartition, start: int, end: int | None) -> str:
     """The command that replays the rows of ``[start, end)``; without ``end`` the user has to fill it in."""
     words = f"stage-writer replay {CONFIG} {_partition(partition)} --from {start}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from common.json_value import Json
-from common.remedies import CONFIG, delta_table, new_chain, repair, replay
+from common.remedies import CONFIG, delta_table, new_chain, new_chain_where_different, repair, replay
 from common.spans import Position, Span, TopicPartition
 from common.stage.markers import GONE, Marker
 from common.stage.merged import is_merged, known_as
@@ -299,12 +299,10 @@ def topic_truncated(partition: TopicPartition, flushed_to: Position, end: Positi
     """
     if end is None or end >= flushed_to or is_merged(partition.topic):
         return None
-    command = repair("restart", partition, None, f"--at {end} --yes")
     return Held(
         "topic_truncated",
         f"{partition} ends at {end} in Kafka, but is staged up to {flushed_to}: its brokers lost its last records",
-        f"load what is staged, and start a new chain where Kafka's records differ from the table's: `{command}`, or "
-        f"another offset, if `delta-loader verify {CONFIG} --kafka` names one",
+        new_chain_where_different(partition, end),
     )
 
 

@@ -24,7 +24,7 @@ from enum import Enum
 
 import numpy as np
 
-from common.remedies import CONFIG, repair
+from common.remedies import new_chain_where_different
 from common.spans import Position, TopicPartition
 from common.stage.markers import LastRecord
 from stage_writer.decode.batch import MessageBatch
@@ -145,8 +145,9 @@ def ends_before(partition: TopicPartition, end: Position, position: Position) ->
         "it is not the topic that was staged, or a hand-made marker or the stream's `start` is ahead of it"
     )
     remedy = (
-        f"{_restart(partition, end)}; after an empty hand-made marker in a chain of one topic, reading continues by "
-        "itself when Kafka reaches the position; after a `start`, when the writer is started again then"
+        f"{new_chain_where_different(partition, end)}; after an empty hand-made marker in a chain of one topic, "
+        "reading continues by itself when Kafka reaches the position; after a `start`, when the writer is started "
+        "again then"
     )
     return PartitionFault(partition, problem, remedy, TRUNCATED)
 
@@ -159,13 +160,4 @@ def truncated(partition: TopicPartition, last: LastRecord | None, differs_at: in
         f"Kafka lost {what} of {partition} which {'were' if last is None else 'was'} staged{since}: an unclean "
         "leader election, or brokers that were restored from a copy"
     )
-    return PartitionFault(partition, problem, _restart(partition, differs_at), TRUNCATED)
-
-
-def _restart(partition: TopicPartition, offset: int | None) -> str:
-    command = repair("restart", partition, None, f"--at {'OFFSET' if offset is None else offset} --yes")
-    named = f" (`delta-loader verify {CONFIG} --kafka` names it)" if offset is None else ""
-    return (
-        f"load what is staged (`delta-loader run {CONFIG} --once`), and start a new chain at the first offset at which "
-        f"Kafka has other records than the table{named}: `{command}`"
-    )
+    return PartitionFault(partition, problem, new_chain_where_different(partition, differs_at), TRUNCATED)

@@ -483,7 +483,8 @@ def test_status_reports_a_topic_that_lost_staged_records(ends: tuple[int, int | 
     answers = iter([{partition: Position(end)} if end is not None else None for end in ends])
     text = to_text([stream_status(stream, stage, staging.store, lambda _: next(answers))])
     assert ("writers hold it (topic_truncated): orders/0 ends at 7 in Kafka, but is staged up to 10" in text) is shown
-    assert ("`bootstrap restart ⟨config⟩ --topic orders --partition 0 --at 7 --yes`" in text) is shown
+    assert ("names it; if it names none, it is 7), and start a new chain there" in text) is shown
+    assert ("`bootstrap restart ⟨config⟩ --topic orders --partition 0 --at OFFSET --yes`" in text) is shown
 
 
 @pytest.mark.parametrize(("first", "shown"), [(0, False), (10, False), (25, True)])
