@@ -207,7 +207,9 @@ def vacuum_check(
     that is a day late must still find its files.
     """
     properties: Mapping[str, str] = {} if state is None else state.properties
-    raise_it = f"ALTER TABLE {delta_table(url)} SET TBLPROPERTIES ('{RETENTION}' = 'interval 7 days')"
+    longest_days = -(-max(oldest_waiting_ms or 0, marker_retention_ms) // _DAY_MS)
+    raised = f"interval {max(7, 2 * longest_days)} days"
+    raise_it = f"ALTER TABLE {delta_table(url)} SET TBLPROPERTIES ('{RETENTION}' = '{raised}')"
     waits_h = max(-(-(oldest_waiting_ms or 0) // _HOUR_MS), 24)  # whole hours, for display
     problem = vacuum_problem(properties, waits_h * 3600.0)
     if problem is not None:

@@ -183,10 +183,13 @@ def test_short_log_and_txn_retention_are_warnings_with_a_remedy() -> None:
         (None, 3 * DAY_MS, DAY_MS, Level.OK, "longer than any file waits"),
         (None, 4 * DAY_MS, DAY_MS, Level.OK, "files that wait longer than 4 days are copied"),
         (None, 8 * DAY_MS, DAY_MS, Level.WARNING, "is 1w, but files may be staged for 8d"),
+        (None, 8 * DAY_MS, DAY_MS, Level.WARNING, "= 'interval 16 days')"),
         ("interval 2 hours", None, HOUR_MS, Level.WARNING, "is 2h, but files may be staged for 1d"),
+        ("interval 2 hours", None, HOUR_MS, Level.WARNING, "= 'interval 7 days')"),
         ("interval 0 hours", None, HOUR_MS, Level.WARNING, "they cannot be protected"),
         ("interval soon", None, HOUR_MS, Level.WARNING, "cannot be read"),
         ("interval 2 days", None, 3 * DAY_MS, Level.WARNING, "loader.marker_retention"),
+        (None, None, 9 * DAY_MS, Level.WARNING, "= 'interval 18 days')"),
     ],
 )
 def test_vacuum_check_compares_retention_with_waiting_files(
