@@ -57,6 +57,7 @@ from stage_writer.replay.records import (
     chains_of_letters,
     replay_selection,
     replayable,
+    require_first_chain,
     require_same_topic,
     spans_of,
 )
@@ -357,6 +358,9 @@ def _converter_now(settings: Settings, stream: Stream, *, yes: bool) -> RecordCo
 def _replayed(
     settings: Settings, converter: RecordConverter, records: Records, ranges: Sequence[Range], *, yes: bool
 ) -> list[Replayed]:
+    chains = StagedChains(stage_store(settings))
+    for part in ranges:
+        require_first_chain(part.partition, chains.origin(part.partition))
     work = Replay(
         converter,
         records,

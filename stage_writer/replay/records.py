@@ -28,6 +28,7 @@ from common.remedies import CONFIG
 from common.settings import Settings, Stream
 from common.settings.values import duration_text, parse_timestamp_ms
 from common.spans import Position, Span, Topic, TopicPartition
+from common.stage.chain_origins import ChainOrigin
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import TableKind
 from common.stage.replacements import (
@@ -220,6 +221,13 @@ def require_same_topic(partition: TopicPartition, chain: str | None, broker: str
     if chain is not None and broker is not None and chain != broker:
         msg = f"the topic of {partition} was deleted and created again: its id is {broker}, the staged one was {chain}"
         raise UsageError(msg, "the new topic has other records at these offsets; the old topic cannot be replayed")
+
+
+def require_first_chain(partition: TopicPartition, origin: ChainOrigin | None) -> None:
+    """Refuse a chain that was started again, as the loader does: its rows have the offsets of the old chain's."""
+    if origin is not None and origin.generation:
+        msg = f"the chain of {partition} was started again, and rows of the old and the new one have the same offsets"
+        raise UsageError(msg, "correct the rows with SQL; --topic and --partition select others")
 
 
 @dataclass(slots=True)

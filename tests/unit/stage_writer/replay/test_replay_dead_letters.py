@@ -11,7 +11,8 @@ import yaml
 
 from common.cli import run
 from common.errors import StoreError, UsageError
-from common.spans import Partition, Span, Topic, TopicPartition
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.replacements import ReplacementName, replacement_from_bytes
 from common.stage.topic_owners import owner_path
 from common.storage.store import FsspecStore
@@ -240,3 +241,16 @@ def test_refusal_of_one_stream_says_how_to_replay_the_others(
     assert "the stream 'audit' merges change events" in error
     assert ("with the --stream of each" in error) == (len(app_ids) > 1)
     assert not list((tmp_path / "stage").rglob("*.replace"))
+
+
+@pytest.mark.parametrize("generation", [0, 1])
+def test_dead_letters_of_a_chain_that_was_started_again_are_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], generation: int
+) -> None:
+    """The table may have rows of the old chain and of the new one at these offsets."""
+    letters = export(tmp_path, [("orders", 0, 4)])
+    origin = ChainOrigin(Position(0), generation)
+    FsspecStore(f"{tmp_path}/stage").create(origin_path(source(0), 1), origin_to_bytes(origin))
+    code = run(app, ["replay", str(config_file(tmp_path)), "--letters", str(letters), "--yes"])
+    assert code == (2 if generation else 0)
+    assert ("the chain of orders/0 was started again" in capfd.readouterr().err) == bool(generation)

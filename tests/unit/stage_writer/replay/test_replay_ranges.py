@@ -8,12 +8,14 @@ import pytest
 
 from common.errors import UsageError
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.chain_origins import ChainOrigin
 from stage_writer.replay.records import (
     Moments,
     OffsetRanges,
     ReplayKafka,
     replay_selection,
     replayable,
+    require_first_chain,
     require_same_topic,
     spans_of,
 )
@@ -104,6 +106,13 @@ def test_topic_counts_as_recreated_only_if_both_ids_are_known() -> None:
         require_same_topic(ORDERS[0], chain, broker)
     with pytest.raises(UsageError, match="its id is new, the staged one was old"):
         require_same_topic(ORDERS[0], "old", "new")
+
+
+def test_chain_that_was_started_again_is_refused() -> None:
+    for origin in (None, ChainOrigin(Position(3))):
+        require_first_chain(ORDERS[0], origin)
+    with pytest.raises(UsageError, match="was started again"):
+        require_first_chain(ORDERS[0], ChainOrigin(Position(3), 1))
 
 
 @pytest.mark.parametrize(
