@@ -189,9 +189,12 @@ def _holder(
     """How one file contains the offset (rule 2)."""
     try:
         with store.open(file.path) as opened:
-            rows = _rows(pq.ParquetFile(opened), query, names)
-    except (StoreError, OSError) as error:
-        problem = error.problem if isinstance(error, StoreError) else str(error)
+            parquet = pq.ParquetFile(opened)
+            if names.get("_kafka_offset", "_kafka_offset") not in parquet.schema_arrow.names:
+                return Holder(url, file.path, is_dead_letters, problem="its rows do not name their records")
+            rows = _rows(parquet, query, names)
+    except (StoreError, OSError, pa.ArrowException) as error:
+        problem = error.problem if isinstance(error, StoreError) else str(error).partition("\n")[0]
         return Holder(url, file.path, is_dead_letters, problem=f"it cannot be read: {problem}")
     words = ""
     if rows.num_rows and is_dead_letters:
