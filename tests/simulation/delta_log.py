@@ -74,6 +74,8 @@ class DeltaLog(MemoryDeltaTables):
         self._files: dict[str, pa.Table] = {}
         self._places: dict[str, list[Place]] = {}
         self._keyed: dict[str, pa.Table] = {}
+        self._judged: dict[object, set[tuple[str, int, int]]] = {}
+        """The refused events by what was asked, while no rows change: a loader that waits asks again at each pass."""
         self.invariants: WatchesCommits | None = None
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
@@ -93,6 +95,7 @@ class DeltaLog(MemoryDeltaTables):
             if self._breaks(url, merged):
                 return NotWritten("a row violates the table's constraint")
             self._keyed[url] = merged
+            self._judged.clear()
         elif any(pc.any(self._forbidden(url, self.rows_of(write))).as_py() for write in commit.written):
             return NotWritten("a row violates the table's constraint")
         if self.invariants is not None:
@@ -192,9 +195,11 @@ class DeltaLog(MemoryDeltaTables):
         check = self.tables[url].properties.get(CONSTRAINT)
         if check is None:
             return []
-        with self._at_merge(url, writes) as (connection, columns, by, bounds):
-            refused_places = judged(connection, columns, by, check, bounds)
-        return [_record(*place) for place in sorted(refused_places)]
+        question = url, check, repr(writes)
+        if question not in self._judged:
+            with self._at_merge(url, writes) as (connection, columns, by, bounds):
+                self._judged[question] = judged(connection, columns, by, check, bounds)
+        return [_record(*place) for place in sorted(self._judged[question])]
 
     @contextmanager
     def _at_merge(

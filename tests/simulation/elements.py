@@ -74,6 +74,8 @@ class ExplodedChanges(Kind):
         merge: dict[str, object] = {"keys": ["id", "items.sku"], "operation": "op", "deletes": ["d"]}
         merge |= {"soft_delete": "gone"} if self._soft else {}
         self.settings = settings_of(columns=_COLUMNS, explode="items", load="merge", merge=merge)
+        self._sent: list[tuple[RecordEvent, bool]] = []
+        self._outcomes: dict[int, set[Elements]] = {}
 
     def converter(self, process: Process) -> Converter:
         del process
@@ -117,17 +119,21 @@ class ExplodedChanges(Kind):
 
     def _possible(self) -> dict[int, set[Elements]]:
         """The possible elements of each record."""
-        outcomes: dict[int, set[Elements]] = {}
-        for partition, log, deleted in self.context.logs():
-            for sent in log:
-                event = _event(partition, sent)
-                if event is None:
-                    continue
-                before = outcomes.get(event.record, {frozenset()})
-                after = {self._after(elements, event) for elements in before}
-                is_certain = not self.context.may_lack(partition, sent.offset, deleted=deleted)
-                outcomes[event.record] = after if is_certain else before | after
-        return outcomes
+        sent = [
+            (event, not self.context.may_lack(partition, record.offset, deleted=deleted))
+            for partition, log, deleted in self.context.logs()
+            for record in log
+            if (event := _event(partition, record)) is not None
+        ]
+        if sent != self._sent:  # nothing new comes while the loaders finish
+            self._sent, self._outcomes = sent, {}
+            for event, is_certain in sent:
+                before = self._outcomes.get(event.record, {frozenset()})
+                # Elements that the event has are all replaced, so that few of many outcomes differ in what they leave.
+                lasting = {frozenset(each for each in elements if each[0] not in event.elements) for elements in before}
+                after = {self._after(elements, event) for elements in lasting}
+                self._outcomes[event.record] = after if is_certain else before | after
+        return self._outcomes
 
     def _after(self, elements: Elements, event: RecordEvent) -> Elements:
         rows = {name: Row(value, None, gone, offset) for name, value, gone, offset in elements}
