@@ -156,8 +156,9 @@ class LoadContext:
 
     def report_partitions(self) -> None:
         for partition, listed in self.listing.items():
-            position = None if self.is_foreign(partition) else self.position(partition)
-            self.reporter.partition(partition, position, listed, self.markers(partition))
+            markers = self.markers(partition)
+            position = None if is_foreign(markers) else self.position(partition)
+            self.reporter.partition(partition, position, listed, markers)
         left_out = {*self.tables.failed, *(missing.url for missing in self.secondary.deferred(self.listing))}
         self.reporter.stream(self.staged, len(left_out))
 

@@ -47,9 +47,9 @@ class RollbackFence:
         context, target = self._context, self._context.tables.own
         if target is None:
             return {}
-        events = self._without_position(target)
-        lost: dict[TopicPartition, Held] = {}
         markers = self._markers()
+        events = self._without_position(target, markers)
+        lost: dict[TopicPartition, Held] = {}
         loads = bool(loadable_chains(markers, context.position))
         context.tables.note_forgotten([*events, *(context.rollbacks.of_other_topics(target) if loads else ())])
         for back in [*events, *self._unknown_history(target, markers, loads=loads)]:
@@ -69,10 +69,12 @@ class RollbackFence:
         self._committer.commit(context.rollbacks.resolution_commit(target, resolution, context.ports.new_id))
         context.tables.refresh()
 
-    def _without_position(self, target: Target) -> list[Rollback]:
+    def _without_position(
+        self, target: Target, markers: Mapping[TopicPartition, Sequence[AnyMarker]]
+    ) -> list[Rollback]:
         """Chains without a txn action whose table may have had one."""
         context = self._context
-        chains = unplaced_chains(self._markers(), context.position)
+        chains = unplaced_chains(markers, context.position)
         return list(context.rollbacks.without_txn(target, chains.partitions, chains.without_origin, chains.first_ms))
 
     def of_unknown_history(self) -> set[TopicPartition]:
