@@ -22,8 +22,9 @@ DEBEZIUM = "debezium"
 
 def is_envelope_open(stream: Stream) -> bool:
     """Whether the first records decide the `envelope`: they are merged, and the settings say nothing of their form."""
-    is_inferred = stream.record.columns_from is ColumnsFrom.RECORDS and "envelope" not in stream.record.model_fields_set
-    return is_inferred and stream.merge is not None and stream.merge.operation is None and not stream.record.jmespath
+    is_found = stream.record.columns_from not in {None, ColumnsFrom.TABLE}
+    is_open = is_found and "envelope" not in stream.record.model_fields_set
+    return is_open and stream.merge is not None and stream.merge.operation is None and not stream.record.jmespath
 
 
 def is_lenient(stream: Stream) -> bool:

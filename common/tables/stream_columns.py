@@ -6,7 +6,7 @@ Rules:
 2. Otherwise the writers have agreed on columns in the stage (common/stage/agreed_columns.py). Where the table has one
    of these, the table's type counts: it is what rows are loaded into. What the table lacks is kept as agreed. With
    `evolution: widen`, the types of schemas count: the table gets them.
-3. What sampled records are wrapped in is agreed on with their columns (`is_envelope_open`).
+3. What records are wrapped in is agreed on with their columns (`is_envelope_open`).
 4. A table's partitioning is the stream's, unless the settings have one.
 5. Of a table's columns, those are a record's that are made neither by this program (Kafka's columns, the rescue column,
    the description of a change, a soft delete), nor by the stream's expressions (`derive`), nor by Delta (generated and

@@ -5,13 +5,15 @@ Rules:
 1. Of a registry, the schemas that records name count, and the latest of each topic's subject (``<topic>-value``), so
    that the first table has its fields too. A schema of another format is passed over: its records are dead letters.
    A file is read once per process, so that the columns are those of the schema that records are decoded by.
-2. An id says nothing without its registry, and the part of a schema that has the columns depends on `message` and
-   `envelope`. So ids are agreed on behind a digest of these settings, and after an edit the columns of the same ids are
+2. An id says nothing without its registry, and the part of a schema that has the columns depends on `message` and the
+   envelope. So ids are agreed on behind a digest of these settings, and after an edit the columns of the same ids are
    added again. Ids in front of the first digest are of any settings.
 3. Columns only grow: a later schema adds fields, and widens numbers (`grown`); what it lacks stays, because records of
    earlier schemas may follow. With `unknown_fields: evolve`, a column that a field gained before a schema had it keeps
    its type too.
-4. With `envelope: debezium`, the columns are those of the row's image in the event.
+4. With `envelope: debezium`, the columns are those of the row's image in the event. Where the settings leave the
+   envelope to the records, the first schemas decide, and the writers agree on it with the columns. The schema of
+   another message (a heartbeat) has no columns: the opener passes that over, or refuses it.
 5. Writers agree on each step in the stage, by exclusive create of the next version (common/stage/agreed_columns.py).
 """
 
@@ -29,10 +31,11 @@ from common.schema.json_schema import json_schema_columns
 from common.schema.protobuf import find_message, protobuf_columns
 from common.schema.widening import widened
 from common.settings import Stream
+from common.settings.envelopes import DEBEZIUM, is_envelope_open
 from common.settings.formats import path_steps
 from common.stage.agreed_columns import AgreedColumns, agreed_columns
 from common.stage.evolved import latest
-from common.tables.stream_columns import columns_as_agreed, state_of
+from common.tables.stream_columns import columns_as_agreed, state_of, with_envelope
 from stage_writer.columns.finding import DiscoveredColumns
 from stage_writer.decode.binary.protobuf import Compile
 from stage_writer.decode.envelopes.framing import RegisteredSchema, SchemaKey
@@ -44,6 +47,7 @@ Columns = tuple[StructType, Mapping[str, str]]
 """Columns, and the forms of values that their types leave open, by path."""
 
 _IMAGE = "after"
+_CHANGE_PARTS = frozenset({"before", "after", "op"})
 _DIGEST = "sha256:"
 
 
@@ -55,13 +59,15 @@ class RegistrySchemas:
     url: str
     open_registry: Callable[[], SchemaRegistry]
     compile_protobuf: Compile
-    required: frozenset[SchemaKey] = frozenset()
-    """None: those that records name decide."""
 
-    def covered(self, agreed: AgreedColumns) -> frozenset[SchemaKey]:
+    def required(self, _stream: Stream) -> frozenset[SchemaKey]:
+        """None: those that records name decide."""
+        return frozenset()
+
+    def covered(self, stream: Stream, agreed: AgreedColumns) -> frozenset[SchemaKey]:
         """The schemas whose fields by today's settings are among the columns: ids that follow their digest (rule 2)."""
         ids: set[SchemaKey] = set()
-        is_of_settings, settings = True, self._settings
+        is_of_settings, settings = True, _digest(stream, self.url.encode())
         for key in agreed.schema_ids:
             if str(key).startswith(_DIGEST):
                 is_of_settings = key == settings
@@ -69,7 +75,9 @@ class RegistrySchemas:
                 ids.add(key)
         return frozenset(ids)
 
-    def columns(self, covered: frozenset[SchemaKey], ids: frozenset[SchemaKey]) -> dict[SchemaKey, Columns]:
+    def columns(
+        self, stream: Stream, covered: frozenset[SchemaKey], ids: frozenset[SchemaKey]
+    ) -> dict[SchemaKey, Columns]:
         """The columns of the schemas that are not ``covered``, by their ids (rule 1). Raises RegistryError."""
         registry, kind = self.open_registry(), self.stream.record.format.upper()
         schemas: dict[SchemaKey, RegisteredSchema] = {}
@@ -80,14 +88,10 @@ class RegistrySchemas:
         types = registry.types_of(more) if more else {}
         schemas |= {schema: registry.schema_of(schema) for schema in more if types[schema] == kind}
         columns = {
-            key: _named_columns(self.stream, f"the schema {key}", schema, self.compile_protobuf)
+            key: _named_columns(stream, f"the schema {key}", schema, self.compile_protobuf)
             for key, schema in schemas.items()
         }
-        return {self._settings: (NO_COLUMNS, {}), **columns} if columns else {}
-
-    @property
-    def _settings(self) -> str:
-        return _digest(self.stream, self.url.encode())
+        return {_digest(stream, self.url.encode()): (NO_COLUMNS, {}), **columns} if columns else {}
 
 
 @dataclass(frozen=True)
@@ -102,18 +106,19 @@ class FileSchema:
         """Raises ConfigError for a file that cannot be read."""
         return read_schema_file(self.stream) or b""
 
-    @property
-    def required(self) -> frozenset[SchemaKey]:
-        return frozenset({_digest(self.stream, self.content)})
+    def required(self, stream: Stream) -> frozenset[SchemaKey]:
+        return frozenset({_digest(stream, self.content)})
 
-    def covered(self, agreed: AgreedColumns) -> frozenset[SchemaKey]:
+    def covered(self, _stream: Stream, agreed: AgreedColumns) -> frozenset[SchemaKey]:
         return frozenset(agreed.schema_ids)
 
-    def columns(self, _covered: frozenset[SchemaKey], _ids: frozenset[SchemaKey]) -> dict[SchemaKey, Columns]:
+    def columns(
+        self, stream: Stream, _covered: frozenset[SchemaKey], _ids: frozenset[SchemaKey]
+    ) -> dict[SchemaKey, Columns]:
         """The columns of the file, by its digest. Raises ConfigError."""
         name = f"schema_file {self.stream.record.schema_file}"
-        columns = _named_columns(self.stream, name, self.content, self.compile_protobuf)
-        return dict.fromkeys(self.required, columns)
+        columns = _named_columns(stream, name, self.content, self.compile_protobuf)
+        return dict.fromkeys(self.required(stream), columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,44 +136,59 @@ class SchemaFinder:
 
     def known(self) -> Stream | None:
         agreed = agreed_columns(self.stage, self.stream.app_id)
-        is_covered = agreed is not None and self.schemas.required.issubset(agreed.schema_ids)
+        is_covered = agreed is not None and self.schemas.required(self._opened(agreed)).issubset(agreed.schema_ids)
         return self._with(agreed) if agreed is not None and is_covered else None
 
     def preview(self) -> Stream | None:
         agreed = agreed_columns(self.stage, self.stream.app_id)
-        proposed = self._next(agreed, self.schemas.required)
+        proposed = self._next(agreed, frozenset())
         return None if proposed is None else self._with(proposed)
 
     def find(self, ids: frozenset[SchemaKey]) -> DiscoveredColumns:
         while True:
             agreed = agreed_columns(self.stage, self.stream.app_id)
-            proposed = self._next(agreed, ids | self.schemas.required)
+            proposed = self._next(agreed, ids)
             if proposed is None:
                 app_id = self.stream.app_id
                 msg = f"the registry has no {self.stream.record.format} schema yet for the records of {app_id}"
                 raise RegistryError(msg, f"register one, or declare the columns of {app_id}")
-            columns = DiscoveredColumns(self._with(proposed), self.schemas.covered(proposed))
+            covered = self.schemas.covered(self._opened(proposed), proposed)
+            columns = DiscoveredColumns(self._with(proposed), covered)
             if proposed is agreed or proposed.create(self.stage):
                 return columns
 
     def _next(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> AgreedColumns | None:
         """The columns with those of more schemas; the agreed ones if no schema is new. Raises RegistryError."""
-        covered = frozenset[SchemaKey]() if agreed is None else self.schemas.covered(agreed)
+        stream = self._opened(agreed)
+        ids |= self.schemas.required(stream)
+        covered = frozenset[SchemaKey]() if agreed is None else self.schemas.covered(stream, agreed)
         if covered and ids.issubset(covered):
             return agreed
-        schemas = self.schemas.columns(covered, ids)
+        schemas, envelope = self.schemas.columns(stream, covered, ids), None if agreed is None else agreed.envelope
         if not schemas:
             return agreed
+        if agreed is None and is_envelope_open(stream) and _are_of_events(schemas):
+            envelope = DEBEZIUM
+            schemas = self.schemas.columns(with_envelope(stream, envelope), covered, ids)
         known, forms = (NO_COLUMNS, {}) if agreed is None else (agreed.columns, agreed.formats)
         more, gained = list(schemas.values()), self._gained()
         for later, _ in more:
             known = extended(known, restricted(gained, later))
         columns, formats = joined((known, forms), more)
+        if not columns.fields:
+            msg = f"{self.stream.app_id}: no columns can be derived from the schemas of its records"
+            if stream.record.has_events:
+                msg += f", of which none has a field {_IMAGE!r}, as those of Debezium events do"
+            raise ConfigError(msg, "remove envelope, or declare the columns yourself")
         version, before = (0, ()) if agreed is None else (agreed.version, agreed.schema_ids)
         source, now_ms = self.stream.record.columns.strip(), self.clock.wall_ms()
         return AgreedColumns(
-            self.stream.app_id, version + 1, columns, source, now_ms, dict(formats), (*before, *schemas)
+            self.stream.app_id, version + 1, columns, source, now_ms, dict(formats), (*before, *schemas), envelope
         )
+
+    def _opened(self, agreed: AgreedColumns | None) -> Stream:
+        """The stream with the envelope of its records (rule 4)."""
+        return self.stream if agreed is None else with_envelope(self.stream, agreed.envelope)
 
     def _gained(self) -> StructType:
         evolved = latest(self.stage, self.stream.app_id) if self.stream.record.evolves else None
@@ -182,6 +202,13 @@ def _digest(stream: Stream, source: bytes) -> str:
     """Of the settings by which a part of a schema has the columns, and of a file's content, or a registry's URL."""
     parts = ((stream.record.message or "").encode(), stream.record.envelope.encode(), source)
     return f"{_DIGEST}{sha256(bytes(1).join(parts)).hexdigest()}"
+
+
+def _are_of_events(schemas: Mapping[SchemaKey, Columns]) -> bool:
+    """Whether each schema is that of a change event of Debezium."""
+    of_records = [columns for columns, _ in schemas.values() if columns.fields]
+    images = [columns.field(_IMAGE) for columns in of_records if _CHANGE_PARTS.issubset(columns.names)]
+    return len(images) == len(of_records) and all(isinstance(image and image.type, StructType) for image in images)
 
 
 def _named_columns(stream: Stream, name: str, schema: RegisteredSchema | bytes, compile_protobuf: Compile) -> Columns:
@@ -200,6 +227,8 @@ def columns_of_schema(stream: Stream, schema: RegisteredSchema | bytes, compile_
         raise SchemaError("the schema is nested too deeply", "declare the columns yourself") from None
     if not stream.record.has_events:
         return columns, formats
+    if _CHANGE_PARTS.isdisjoint(columns.names):
+        return NO_COLUMNS, {}
     image = columns.field(_IMAGE)
     if image is None or not isinstance(image.type, StructType):
         msg = f"the schema has no field {_IMAGE!r} with the row's columns, as Debezium events do"

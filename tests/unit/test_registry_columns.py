@@ -23,6 +23,7 @@ from common.settings import Stream
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.agreed_columns import AgreedColumns, agreed_columns
 from common.storage.store import FsspecStore
+from common.tables.stream_columns import found_columns
 from devservices.schema_registry import Registry, running_registry
 from stage_writer.columns.finding import columns_text
 from stage_writer.columns.following import CoveredSchemas
@@ -341,11 +342,13 @@ def test_evolve_works_with_schemas_that_declare_all_fields(tmp_path: Path, regis
     assert world.staged_values("price") == [None, 1.5]
 
 
+ROWS = (avro(("id", "int"), name="Row"), avro(("id", "int"), ("tier", "string"), name="Row"))
+EVENTS = [avro(("before", ["null", json.loads(row)]), ("after", ["null", "Row"]), ("op", "string")) for row in ROWS]
+
+
 def test_change_events_follow_a_column_that_their_source_gains(tmp_path: Path, registry: Registry) -> None:
     world = world_of(tmp_path, registry, envelope="debezium", load="merge", merge={"keys": ["id"]})
-    rows = [avro(("id", "int"), *more, name="Row") for more in ((), (("tier", "string"),))]
-    images = [("before", ["null", json.loads(row)]) for row in rows]
-    old_id, new_id = (world.registered(avro(image, ("after", ["null", "Row"]), ("op", "string"))) for image in images)
+    old_id, new_id = map(world.registered, EVENTS)
     writer = world.follower()
     writer.produce(world.order(old_id, before=None, after={"id": 1}, op="c"))
     wait_for_staged(world, 1, writer)
@@ -353,6 +356,84 @@ def test_change_events_follow_a_column_that_their_source_gains(tmp_path: Path, r
     wait_for_staged(world, 2, writer)
     assert [columns.partition(", _cdc")[0] for columns in world.staged()] == ["id INT", "id INT, tier STRING"]
     assert world.counted() == (2, 0)
+
+
+def test_merged_change_events_without_an_envelope_are_recognized_by_their_schemas(
+    tmp_path: Path, registry: Registry
+) -> None:
+    world = world_of(tmp_path, registry, load="merge", merge={"keys": ["id"]})
+    old_id, new_id = map(world.registered, EVENTS)
+    assert world.registry_finder().find(frozenset({old_id})).stream.record.envelope == "debezium"
+    writer = world.follower()
+    writer.produce(world.order(old_id, before=None, after={"id": 1}, op="c"))
+    wait_for_staged(world, 1, writer)
+    (stream,) = world.settings.streams
+    of_loader = required(found_columns(stream, world.stage, FsspecStore))
+    assert (of_loader.record.envelope, of_loader.record.columns) == ("debezium", "id INT")
+    writer = restarted(world)
+    writer.produce(world.order(new_id, before=None, after={"id": 1, "tier": "gold"}, op="u"))
+    wait_for_staged(world, 2, writer)
+    assert [columns.partition(", _cdc")[0] for columns in world.staged()] == ["id INT", "id INT, tier STRING"]
+    world.registry_finder().find(frozenset({old_id, new_id}))
+    requests = len(registry.requests)
+    for same in ({}, {"envelope": "debezium"}):
+        world.stream_settings |= same
+        world.registry_finder().find(frozenset({old_id, new_id}))
+        assert len(registry.requests) == requests, "these columns are agreed on"
+    world.stream_settings["envelope"] = "plain"
+    plain = world.registry_finder().find(frozenset({old_id})).stream
+    assert (plain.record.envelope, plain.record.columns[:38]) == ("plain", "id INT, tier STRING, before STRUCT<id:")
+
+
+@pytest.mark.parametrize(
+    ("settings", "schema"),
+    [
+        ({"load": "auto", "merge": None}, EVENTS[0]),
+        ({"envelope": "plain"}, EVENTS[0]),
+        ({"merge": {"keys": ["op"], "operation": "op", "deletes": ["d"]}}, EVENTS[0]),
+        ({}, avro(("before", "int"), ("after", "int"), ("op", "string"))),
+        ({}, avro(("after", json.loads(ROWS[0])), ("op", "string"))),
+    ],
+)
+def test_other_records_than_merged_change_events_have_no_envelope(
+    tmp_path: Path, registry: Registry, settings: dict[str, object], schema: str
+) -> None:
+    world = world_of(tmp_path, registry, **{"load": "merge", "merge": {"keys": ["op"]}, **settings})
+    new = world.registry_finder().find(frozenset({world.registered(schema)})).stream
+    assert (new.record.envelope, "op STRING" in new.record.columns) == ("plain", True)
+    assert required(agreed_columns(world.stage, "orders")).envelope is None
+
+
+def test_streams_that_have_merged_change_events_as_records_keep_their_columns(
+    tmp_path: Path, registry: Registry
+) -> None:
+    settings = {"load": "merge", "merge": {"keys": ["key"]}, "derive": {"key": "after.id"}, "envelope": "plain"}
+    world = world_of(tmp_path, registry, **settings)
+    old_id, new_id = map(world.registered, EVENTS)
+    world.registry_finder().find(frozenset({old_id}))
+    del world.stream_settings["envelope"]
+    new = world.registry_finder().find(frozenset({new_id})).stream
+    assert (new.record.envelope, new.record.columns) == (
+        "plain",
+        "before STRUCT<id: INT, tier: STRING>, after STRUCT<id: INT, tier: STRING>, op STRING",
+    )
+
+
+def test_schemas_of_other_messages_than_change_events_have_no_columns(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry, envelope="debezium")
+    heartbeat = world.registered(avro(("ts_ms", "long"), name="Heartbeat"))
+    schema = world.registered(EVENTS[0])
+    with pytest.raises(ConfigError, match="from the schemas of its records, of which none has a field 'after'"):
+        world.registry_finder().find(frozenset({heartbeat}))
+    columns = world.registry_finder().find(frozenset({heartbeat, schema}))
+    assert columns.stream.record.columns == "id INT"
+    assert columns.ids.issuperset({heartbeat, schema})
+    writer = world.follower()
+    writer.produce(world.order(heartbeat, ts_ms=1), world.order(schema, before=None, after={"id": 1}, op="c"))
+    wait_for_staged(world, 2, writer)
+    assert world.staged_values("id") == [1]
+    (marker,) = manifests(world.stage, f"done/orders/{FIRST.partition}")
+    assert (marker.filtered, dict(marker.dead_letters)) == (1, {})
 
 
 def test_records_wait_while_the_new_columns_cannot_be_used(tmp_path: Path, registry: Registry) -> None:
@@ -515,7 +596,7 @@ def test_event_schema_without_images_is_refused() -> None:
         "/x", columns="from_registry", framing="confluent", format="avro", envelope="debezium"
     ).streams
     with pytest.raises(SchemaError, match="no field 'after'"):
-        columns_of_schema(stream, RegisteredSchema("AVRO", avro(("id", "int"))), compile_protobuf)
+        columns_of_schema(stream, RegisteredSchema("AVRO", avro(("op", "string"))), compile_protobuf)
 
 
 def test_schema_nested_too_deeply_is_refused() -> None:

@@ -179,6 +179,14 @@ def test_columns_follow_the_settings_that_choose_a_part_of_the_file(
     assert version_and_columns(world) == (2, expected)
 
 
+def test_merged_change_events_are_recognized_by_the_file(tmp_path: Path) -> None:
+    world = world_of(tmp_path, EVENT, load="merge", merge={"keys": ["id"]})
+    for _ in range(2):
+        world.start()
+        assert world.columns.known().streams[0].record.envelope == "debezium"
+        assert version_and_columns(world) == (1, "id INT")
+
+
 def test_reader_s_schema_has_the_columns_of_framed_records(tmp_path: Path) -> None:
     world = world_of(tmp_path, framing="confluent")
     assert world.columns.known().streams[0].record.columns == "id INT, note STRING"

@@ -86,8 +86,8 @@ class RecordSettings(SectionPart):
         default="plain",
         pattern="^(plain|debezium|maxwell|canal|dms)$",
         description="`debezium`, `maxwell`, `canal`, `dms` (AWS DMS): a message is a change event; the row's image is "
-        "the record, and the column `_cdc` describes the change. Where it is absent, Debezium is recognized in columns "
-        "from records that are merged. See [envelopes.md](envelopes.md).",
+        "the record, and the column `_cdc` describes the change. Where it is absent, Debezium is recognized in streams "
+        "that merge, with columns from records or schemas. See [envelopes.md](envelopes.md).",
     )
     unknown_fields: UnknownFields = Field(
         default=UnknownFields.IGNORE,
