@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from common.errors import TableError
 from common.ports import ObjectStore
-from common.tables.log_files import LOG, commits_after, newest_checkpoint
+from common.tables.log_files import LOG, commits_after, newest_checkpoint, parsing
 from common.tables.properties import TXN_RETENTION, retention_ms
 from common.tables.state import TableState
 
@@ -82,7 +82,12 @@ def _clustering(store: ObjectStore) -> tuple[str, ...]:
 
 
 def _actions(store: ObjectStore, path: str, names: Sequence[str]) -> list[Mapping[str, object]]:
-    """The actions with these names of a commit or of a checkpoint's file."""
+    """The actions with these names of a commit or of a checkpoint's file. Raises TableError for a damaged one."""
+    with parsing(store, path):
+        return _parsed(store, path, names)
+
+
+def _parsed(store: ObjectStore, path: str, names: Sequence[str]) -> list[Mapping[str, object]]:
     if path.endswith(".json"):
         # An action's name is at the start of its line; a table with many files has few lines of interest.
         heads = tuple(f'{{"{name}"'.encode() for name in names)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from common.errors import TableError
 from common.ports import ObjectStore, StoredObject
-from common.tables.log_files import COMMIT, LOG, complete_checkpoints, is_torn
+from common.tables.log_files import COMMIT, LOG, complete_checkpoints, is_torn, parsing
 
 _ACTIONS = ("add", "remove", "sidecar")
 _CHUNK_BYTES = 8 * 2**20
@@ -35,7 +35,8 @@ def spoken_of(store: ObjectStore) -> Iterator[set[str]]:
     items = sorted(store.list(LOG), key=lambda item: item.path)
     commits = {int(match[1]): match[0] for item in items if (match := COMMIT.fullmatch(item.path)) is not None}
     for path in [*_checkpoints(store, items, set(commits)), *commits.values()]:
-        yield from _names_in(store, path)
+        with parsing(store, path):
+            yield from _names_in(store, path)
 
 
 def _checkpoints(store: ObjectStore, listed: Iterable[StoredObject], commits: set[int]) -> list[str]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from common.errors import TableError
 from common.ports import ObjectStore
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.log_files import commit_path
@@ -35,7 +36,7 @@ class LoggedCommit:
     """The version that the transaction had read; it may be older than the one just before."""
     timestamp_ms: int | None = None
     author: str = ""
-    """The author by the log: a user's name, or else the program."""
+    """Who made it, as far as the log says: a user's name, otherwise the program."""
     metadata: CommitMetadata | None = None
     """The loader's metadata; None for other programs' commits."""
 
@@ -51,7 +52,7 @@ class LoggedCommit:
 
     @property
     def is_turning_point(self) -> bool:
-        """Whether the table's content does not stem from the commit right before this one."""
+        """Whether what the table has does not stem from the commit right before this one."""
         return self.is_restore or self.is_replace
 
     @property
@@ -93,12 +94,21 @@ class ReadOnce:
 
 
 def read_history(newest: int, lines: CommitLines) -> Iterator[LoggedCommit]:
-    """The commits from a version down, until the log ends: older ones were cleaned up. Lazy; raises StoreError."""
+    """The commits from a version down, until the log ends: older ones were cleaned up. Lazy.
+
+    Raises StoreError, and TableError for a damaged commit.
+    """
     for version in range(newest, -1, -1):
         commit = lines(version)
         if commit is None:
             return
-        yield _logged(version, commit, lines)
+        try:
+            yield _logged(version, commit, lines)
+        except ValueError as error:
+            raise TableError(
+                f"{commit_path(version)} of the table's log cannot be read: {error}",
+                "restore the file from a backup: without it the table's history is unknown",
+            ) from error
 
 
 def with_lineage(history: Iterable[LoggedCommit]) -> Iterator[tuple[LoggedCommit, bool]]:

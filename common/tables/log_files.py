@@ -13,9 +13,11 @@ Rules:
 import json
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from io import SEEK_END
 from typing import cast
+
+import pyarrow as pa
 
 from common.errors import TableError
 from common.ports import ObjectStore, StoredObject
@@ -39,6 +41,18 @@ def required_file(store: ObjectStore, path: str) -> bytes:
         msg = f"{store.url}/{path} was deleted while it was read: the log is being cleaned up"
         raise TableError(msg, "run the command again")
     return data
+
+
+@contextmanager
+def parsing(store: ObjectStore, path: str) -> Iterator[None]:
+    """Raises TableError where a file of the log is damaged, or cannot be read to its end."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise TableError(
+            f"{store.url}/{path} of the table's log cannot be read: {str(error).partition(chr(10))[0]}",
+            "try again; if the file is damaged, restore it from a backup: without it the table's state is unknown",
+        ) from error
 
 
 def newest_checkpoint(store: ObjectStore, listed: Iterable[StoredObject]) -> tuple[int | None, list[str]]:

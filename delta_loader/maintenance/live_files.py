@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from common.ports import ObjectStore
-from common.tables.log_files import LOG, commits_after, newest_checkpoint, required_file
+from common.tables.log_files import LOG, commits_after, newest_checkpoint, parsing, required_file
 from delta_loader.ports import ParallelMap
 from delta_loader.tables.live_files import LiveFile
 
@@ -37,10 +37,13 @@ def live_files(store: ObjectStore, parallel: ParallelMap, *, with_statistics: bo
     commits = commits_after(store.url, items, base)[::-1]
     seen: set[Key] = set()
     for start in range(0, len(commits), _AT_A_TIME):
-        for data in parallel(lambda path: required_file(store, path), commits[start : start + _AT_A_TIME]):
-            yield from _of_commit(data, seen, with_statistics=with_statistics)
+        some = commits[start : start + _AT_A_TIME]
+        for path, data in zip(some, parallel(lambda path: required_file(store, path), some), strict=True):
+            with parsing(store, path):
+                yield from _of_commit(data, seen, with_statistics=with_statistics)
     for path in parts:
-        yield from _of_checkpoint(store, path, seen, with_statistics=with_statistics)
+        with parsing(store, path):
+            yield from _of_checkpoint(store, path, seen, with_statistics=with_statistics)
 
 
 def _of_commit(data: bytes, seen: set[Key], *, with_statistics: bool) -> Iterator[LiveFile]:

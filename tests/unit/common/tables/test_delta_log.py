@@ -3,6 +3,7 @@
 import io
 import json
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,11 @@ from benchmarks import large_table
 from common.errors import TableError
 from common.storage.store import FsspecStore
 from common.tables.delta_log import clustering_columns, read_table_state
+from common.tables.files import spoken_of
+from common.tables.history import read_history, store_lines
 from common.tables.log_files import remove_torn_checkpoints
+from delta_loader.maintenance.live_files import live_files
+from delta_loader.ports import in_turn
 from tests.builders import required
 from tests.fakes.stores import TrappedStore
 
@@ -342,3 +347,41 @@ def test_checkpoint_clustering_counts_until_a_later_commit_changes_it(store: Fss
     assert clustering_columns(store) == ("id",)
     commit(store, 8, clustering(["date"]))
     assert clustering_columns(store) == ("date",)
+
+
+READERS: list[Callable[[FsspecStore], object]] = [
+    read_table_state,
+    lambda store: list(spoken_of(store)),
+    lambda store: list(live_files(store, in_turn)),
+    lambda store: list(read_history(2, store_lines(store))),
+]
+
+
+@pytest.mark.parametrize("read", READERS, ids=["state", "names", "files", "history"])
+def test_damaged_commit_is_an_error_that_names_it(
+    store: FsspecStore, tmp_path: Path, read: Callable[..., object]
+) -> None:
+    for offset in range(3):
+        append(tmp_path, offset)
+    torn = tmp_path / "_delta_log" / f"{2:020d}.json"
+    torn.write_bytes(b"".join(line[:-20] + b"\n" for line in torn.read_bytes().splitlines()))
+    with pytest.raises(TableError, match=rf"{torn.name} of the table's log cannot be read: ") as caught:
+        read(store)
+    assert "restore" in caught.value.remedy
+
+
+@pytest.mark.parametrize("read", READERS[:3], ids=["state", "names", "files"])
+def test_damaged_checkpoint_is_an_error_that_names_it(
+    store: FsspecStore, tmp_path: Path, read: Callable[..., object]
+) -> None:
+    """Its footer's length is plausible, so it is not a torn one, which is skipped."""
+    for offset in range(3):
+        append(tmp_path, offset)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    for commit_file in (tmp_path / "_delta_log").glob("*.json"):
+        commit_file.unlink()
+    (checkpoint,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
+    content = checkpoint.read_bytes()
+    checkpoint.write_bytes(b"x" * (len(content) - 8) + content[-8:])
+    with pytest.raises(TableError, match=f"{checkpoint.name} of the table's log cannot be read: "):
+        read(store)
