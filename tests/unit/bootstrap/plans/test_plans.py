@@ -36,6 +36,7 @@ from tests.fakes.markers import ORDERS, by_hand, chain_of, flush, put
 from tests.fakes.stores import TrappedStore, acting
 
 AUTHOR = Author("test", 1_000)
+JOINED = TopicPartition(Topic("orders+payments"), Partition(0))
 THIRTY = chain_of(0, 10, 20, 30)
 
 
@@ -327,6 +328,11 @@ SKIPPED: dict[str, tuple[PartitionState, int, tuple[Span, int | None]]] = {
         22,
         (span(20, 22), 15),
     ),
+    "over a gap that another table lacks": (
+        state([*chain_of(0, 10), flush(15, 20)], table=18, deferred_from=10),
+        15,
+        (span(10, 15), 0),
+    ),
     "from the table's position without a chain": (state(table=42, low=50), 50, (span(42, 50), None)),
     "from the origin of a chain without a marker": (
         state(low=50, chain_origin=ChainOrigin(Position(42))),
@@ -359,6 +365,7 @@ def test_skip_of_a_part_of_a_gap_notes_the_rest() -> None:
         (state(chain_of(0, 10), high=12), 13, "ends at 12"),
         (state(), 13, "no marker"),
         (state([*chain_of(0, 10), broken(10)]), 13, "cannot be read"),
+        (replace(state(chain_of(0, 10)), partition=JOINED), 13, "a chain of several topics"),
     ],
 )
 def test_skip_that_would_hide_records_is_refused(partition: PartitionState, to: int, message: str) -> None:
@@ -401,8 +408,7 @@ def test_rewind_to_the_origin_can_give_up_records_lost_from_kafka() -> None:
 
 @pytest.mark.parametrize("give_up", [True, False])
 def test_chain_of_several_topics_gives_up_no_lost_records(*, give_up: bool) -> None:
-    joined = TopicPartition(Topic("orders+payments"), Partition(0))
-    partition_state = replace(state(THIRTY, low=15), partition=joined)
+    partition_state = replace(state(THIRTY, low=15), partition=JOINED)
     with pytest.raises(UsageError, match=r"no longer has \[10, 15\)") as refused:
         plan_rewind(partition_state, Position(10), AUTHOR, give_up=give_up)
     assert "a later position where one of its markers ends" in refused.value.remedy
@@ -411,8 +417,7 @@ def test_chain_of_several_topics_gives_up_no_lost_records(*, give_up: bool) -> N
 
 def test_loaded_part_of_a_chain_of_several_topics_is_not_staged_again() -> None:
     """Its records may come in another order the second time."""
-    joined = TopicPartition(Topic("orders+payments"), Partition(0))
-    partition_state = replace(state(THIRTY, table=20), partition=joined)
+    partition_state = replace(state(THIRTY, table=20), partition=JOINED)
     for to in (10, 0):
         with pytest.raises(UsageError, match="another order") as caught:
             plan_rewind(partition_state, Position(to), AUTHOR, below_table=True)

@@ -297,11 +297,36 @@ def test_position_of_a_deleted_topic_does_not_count_for_the_new_one(world: World
     stage = FsspecStore(world.settings.stage.url)
     ids, table = TxnIds("orders", several_topics=False), TableShape("", ())
     first = Target(stream.dead_letters, "1", table, {"orders-0:refused": 7})
-    assert sender(topic, stage, 7)(stream, first, ids, {SOURCE: Position(9)}) == 1
+    sends = sender(topic, stage, 2, 7)
+    assert sends(stream, first, ids, {SOURCE: Position(9)}) == 2
     both = Target(stream.dead_letters, "1", table, {"orders-0:refused": 7, "orders-0@1:refused": 2})
     again = TxnIds("orders", several_topics=False, generations={SOURCE: 1})
-    assert sender(topic, stage, 2, 7)(stream, both, again, {SOURCE: Position(3)}) == 1
-    assert topic.values() == [b"7", b"2"]
+    assert sends(stream, both, again, {SOURCE: Position(3)}) == 1
+    assert topic.values() == [b"2", b"7", b"2"]
+
+
+def test_kafka_is_not_asked_while_nothing_more_is_refused(world: World) -> None:
+    topic, (stream,) = ErrorsTopic(), world.settings.streams
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 7})
+    sends = sender(topic, FsspecStore(world.settings.stage.url), 7)
+    ids = TxnIds("orders", several_topics=False)
+    assert [sends(stream, table, ids, {SOURCE: Position(end)}) for end in (9, 20)] == [1, 0]
+    assert topic.begun == 1
+
+
+def test_dead_letters_of_one_offset_that_are_more_than_fit_are_sent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delta_loader.load.refused_to_topic._AT_A_TIME", 2)
+    topic, (stream,), turns = ErrorsTopic(), world.settings.streams, iter(range(3))
+
+    def read(_url: str, _partition: TopicPartition, span: Span, most: int) -> list[DeadLetterRow]:
+        next(turns)
+        return letters(*[each for each in (5, 5, 8) if span.start <= each < span.end][:most])
+
+    sends = RefusedToTopic({}, "writers", read, topic.begin, FsspecStore(world.settings.stage.url))
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 8})
+    assert sends(stream, table, TxnIds("orders", several_topics=False), {SOURCE: Position(9)}) == 3
 
 
 def request_of(stage: ObjectStore, dead_letters: str, digit: str, *files: Sequence[int]) -> Request:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +21,7 @@ from stage_writer.__main__ import app
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import NO_TIMESTAMP, MessageBatch
 from stage_writer.replay.dead_letters import MOST_OFFSETS, MOST_REQUESTS, DeadLetterExport
-from stage_writer.replay.records import Range, Replay
+from stage_writer.replay.records import Range, Replay, Replayed
 from tests.builders import config_file, required, span
 from tests.fakes.group import HandClock
 from tests.fakes.streams import batch_of, stream_of
@@ -67,6 +68,22 @@ def test_request_covers_only_offsets_of_the_export(tmp_path: Path) -> None:
     (before,) = letters.batches(source(0), span(6, 8))
     assert before.values.to_pylist() == [b"v6", b"v7"]
     assert [stamp for batch in batches for stamp in batch.timestamps_ms.tolist()] == [6000, NO_TIMESTAMP, 8000]
+
+
+def test_dead_letters_of_two_streams_may_be_of_the_same_record(tmp_path: Path) -> None:
+    table = pq.read_table(export(tmp_path, [("orders", 0, 4)] * 3))
+    app_ids = pa.array(["orders", "audit", "orders"], pa.string())
+    pq.write_table(table.append_column("app_id", app_ids), tmp_path / "letters.parquet")
+    by_stream = DeadLetterExport.read(tmp_path / "letters.parquet", 10).by_stream()
+    assert {app_id: len(letters.table) for app_id, letters in by_stream.items()} == {"audit": 1, "orders": 1}
+
+
+def test_dead_letter_that_still_fails_leaves_those_of_other_topics_and_partitions(tmp_path: Path) -> None:
+    places = [("clicks", 0, 4), ("orders", 0, 4), ("orders", 0, 5), ("orders", 1, 4)]
+    letters = DeadLetterExport.read(export(tmp_path, places), 10)
+    fails = Replayed(Range(source(0), span(4, 6)), 2, 0, 0, 0, {"invalid_json": 1}, 0, None, np.array([4]))
+    left = letters.without_inconvertible([fails]).table
+    assert [tuple(row.values())[:3] for row in left.to_pylist()] == [place for place in places if place != places[1]]
 
 
 def test_single_dead_letters_share_a_request_and_a_long_run_has_its_own(tmp_path: Path) -> None:
