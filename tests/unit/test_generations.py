@@ -29,7 +29,7 @@ from common.stage.chain_origins import (
     origin_to_bytes,
 )
 from common.stage.idle import IdleFact, facts_to_bytes, idle_path
-from common.stage.markers import Marker, manifest_from_bytes, manifest_to_bytes
+from common.stage.markers import Marker, MarkerName, manifest_from_bytes, manifest_to_bytes
 from common.stage.outboxes import OutboxName
 from common.stage.resolutions import Resolution
 from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind
@@ -195,6 +195,30 @@ def test_chain_that_replaces_others_has_a_later_generation() -> None:
     joined = replace(state(*OLD), foreign="its topics are joined from now on", replaced_generation=3)
     plan = instance(Restart, plan_restart(joined, give_up=True))
     assert required(plan.chain_origin).generation == 4
+
+
+def test_records_of_another_topic_are_not_staged_again_by_a_chain_of_its_own() -> None:
+    other = replace(state(*OLD), foreign="it is of another topic")
+    with pytest.raises(UsageError, match=r"\[0, 20\) of the old orders/0 is staged and not loaded"):
+        plan_restart(other, give_up=False)
+    with pytest.raises(UsageError, match=r"would start at 51, but Kafka has \[0, 50\)"):
+        plan_restart(other, give_up=True, at=Position(51))
+
+
+def test_old_chain_with_an_unreadable_marker_must_be_given_up_explicitly() -> None:
+    old = state(*OLD, table=20)
+    broken = replace(old, staged=(*old.staged, StagedMarker("done/x", MarkerName(ORDERS, Position(20)), None)))
+    with pytest.raises(UsageError, match="the marker done/x cannot be read") as caught:
+        plan_restart(broken, give_up=False)
+    assert "--give-up" in caught.value.remedy
+    assert isinstance(plan_restart(broken, give_up=True), Restart)
+
+
+def test_markers_that_an_earlier_restart_left_are_put_aside_too() -> None:
+    old = state(*OLD, table=20)
+    last = StagedMarker(OLD[1].name.path, OLD[1].name, OLD[1])
+    plan = instance(Restart, plan_restart(replace(old, staged=old.staged[:1], older=(last,)), give_up=False))
+    assert [moved.name.start for moved in plan.put_aside] == [0, 10]
 
 
 def test_new_chain_carries_the_old_chain_s_undelivered_outboxes() -> None:

@@ -86,6 +86,9 @@ def test_replay_names_the_records_that_kafka_no_longer_has() -> None:
 def test_replay_that_would_load_rows_twice_is_refused() -> None:
     with pytest.raises(UsageError, match="--go-on") as error:
         plan_replay(rollback_event(RollbackKind.EXPIRED), [state(chain_of(20, 30))], AUTHOR, complete)
+    with pytest.raises(UsageError, match="does not show whether it lost rows") as error:
+        plan_replay(rollback_event(RollbackKind.UNKNOWN), [state(chain_of(20, 30))], AUTHOR, complete)
+    assert "--at OFFSET" in error.value.remedy
     with pytest.raises(UsageError, match="loaded over version 7") as error:
         plan_replay(rollback_event(over=9), [state(chain_of(20, 30))], AUTHOR, complete)
     assert "RESTORE the table to version 8" in error.value.remedy

@@ -18,6 +18,7 @@ from bootstrap.plans.plan import (
     PlannedPartition,
     RefusedPartition,
     StreamPlan,
+    check_known,
     plan_partition,
 )
 from bootstrap.plans.repair import RewindPlan, plan_rewind, plan_skip
@@ -277,6 +278,16 @@ def test_position_0_moves_the_origin_of_a_chain_without_a_marker() -> None:
 def test_partition_left_out_under_latest_begins_at_the_current_end() -> None:
     outcome = planned(state(start=StartAt.LATEST, high=70), None, "the file does not name it").outcome
     assert outcome == BeginChain(ORDERS, ChainOrigin(Position(70)))
+    later = replace(state(start=StartAt.LATEST, high=70), generation=2)
+    assert planned(later, None).outcome == BeginChain(ORDERS, ChainOrigin(Position(70), 2))
+    begun = state(start=StartAt.LATEST, high=70, chain_origin=ChainOrigin(Position(7)))
+    assert isinstance(planned(begun, None).outcome, NoPosition)
+
+
+def test_positions_of_partitions_that_kafka_does_not_have_are_refused() -> None:
+    check_known([ORDERS], [ORDERS], "FILE")
+    with pytest.raises(UsageError, match=r"FILE names orders\+payments/0, which does not exist in Kafka"):
+        check_known([ORDERS, JOINED], [ORDERS], "FILE")
 
 
 def test_one_refused_partition_refuses_the_plan() -> None:

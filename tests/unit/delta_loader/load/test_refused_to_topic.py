@@ -318,10 +318,10 @@ def test_dead_letters_of_one_offset_that_are_more_than_fit_are_sent(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("delta_loader.load.refused_to_topic._AT_A_TIME", 2)
-    topic, (stream,), turns = ErrorsTopic(), world.settings.streams, iter(range(3))
+    topic, (stream,), requests = ErrorsTopic(), world.settings.streams, iter(range(3))
 
     def read(_url: str, _partition: TopicPartition, span: Span, most: int) -> list[DeadLetterRow]:
-        next(turns)
+        next(requests)
         return letters(*[each for each in (5, 5, 8) if span.start <= each < span.end][:most])
 
     sends = RefusedToTopic({}, "writers", read, topic.begin, FsspecStore(world.settings.stage.url))

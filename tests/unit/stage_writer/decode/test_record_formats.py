@@ -3,7 +3,7 @@
 import datetime as dt
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -32,7 +32,8 @@ from stage_writer.decode.batch import Headers, headers_column
 from stage_writer.decode.binary.avro import AvroReader
 from stage_writer.decode.decode import Decoded
 from stage_writer.decode.decode_options import STRICT
-from stage_writer.decode.envelopes.framing import RegisteredSchema, SchemaWait
+from stage_writer.decode.dependency import Dependency
+from stage_writer.decode.envelopes.framing import FramedDecoder, RegisteredSchema, SchemaWait
 from stage_writer.decode.rejects import ErrorClass
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs, decoder_of
@@ -245,6 +246,19 @@ def test_recursive_avro_type_without_recursion_is_decoded_natively() -> None:
     reader = AvroReader(avro_schema, parse_ddl("v STRING"), STRICT, make_pass=required_avro_pass())
     assert required(reader._pass).read(array)[1].tolist() == [True, False]
     assert reader.read(array).values.equals(AvroReader(avro_schema, parse_ddl("v STRING"), STRICT).read(array).values)
+
+
+def test_records_are_resolved_to_a_readers_schema_without_the_pass_in_c() -> None:
+    """It knows the writer's schema alone."""
+    of = parse_avro(json.dumps(ORDER))
+    AvroReader(of, parse_ddl(COLUMNS), STRICT, reader=of, make_pass=lambda _: pytest.fail("a pass is made"))
+
+
+def test_more_items_than_bytes_are_refused_at_once() -> None:
+    of = schema(("v", {"type": "array", "items": "float"}))
+    stream = stream_of("v ARRAY<FLOAT>", format="avro", schema_file="x")
+    billions = b"\xfe" + b"\xff" * 6 + b"\x01"
+    assert outcomes(decoded(stream, [billions], file=json.dumps(of).encode())) == [ErrorClass.INVALID_RECORD]
 
 
 def test_record_nested_too_deeply_is_refused_alone() -> None:
@@ -492,6 +506,7 @@ def test_header_names_the_avro_schema(registry: Registry) -> None:
         (body, [("__value_schema_id", b"\1" + bytes(16))], ErrorClass.UNKNOWN_SCHEMA),
         (body[:-1], headers, ErrorClass.INVALID_RECORD),
         (body, [("__value_schema_id", None)], bad),
+        (body, [*headers, ("__value_schema_id", b"\1" + bytes(16))], row),
         (None, None, None),
     ]
     result = headed(stream, [(value, headers) for value, headers, _ in cases], registry)
@@ -514,6 +529,31 @@ class Unasked:
         raise NotImplementedError
 
 
+class Typed(Unasked):
+    def knows(self, ids: Sequence[int | str]) -> bool:
+        del ids
+        return True
+
+    def types_of(self, ids: Sequence[int | str]) -> Mapping[int | str, str | None]:
+        del ids
+        return {1: "AVRO", 2: "JSON"}
+
+
+def test_columns_wait_for_no_schema_of_another_format() -> None:
+    """Its records are dead letters, and no column will ever be for them."""
+    asked: list[Collection[int | str]] = []
+
+    class Columns:
+        def waits(self, ids: Collection[int | str]) -> Dependency | None:
+            asked.append(ids)
+            return None
+
+    decoder = FramedDecoder(decoder_of(stream_of("id INT")), Typed(), "AVRO", covers=Columns())
+    frames = [bytes(1) + number.to_bytes(4) for number in (1, 2)]
+    assert decoder.waits(pa.array(frames, pa.binary())) is None
+    assert asked == [[1]]
+
+
 def test_header_names_the_protobuf_schema_and_message(files: bytes, registry: Registry) -> None:
     client = SchemaRegistryClient({"url": registry.url})
     by_header = {"schema.id.serializer": header_schema_id_serializer}
@@ -528,6 +568,13 @@ def test_header_names_the_protobuf_schema_and_message(files: bytes, registry: Re
         {"id": 7, "sku": None},
         {"id": None, "sku": "x"},
     ]
+
+
+def test_boolean_key_of_a_protobuf_map_is_its_name() -> None:
+    files = compile_protobuf('syntax = "proto3"; message M { map<bool, int32> m = 1; }')
+    value = GetMessageClass(find_message(files, "M"))(m={True: 1})
+    stream = stream_of("m MAP<STRING, INT>", format="protobuf", schema_file="x")
+    assert outcomes(decoded(stream, [value.SerializeToString()], file=files)) == [{"m": [("true", 1)]}]
 
 
 def test_header_names_the_json_schema(registry: Registry) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +16,16 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName
 from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind
 from common.stage.stored import beyond_bounds
-from stage_writer.parquet.buffer import MOST_FILES, EncodedFile, FileBudget, FilePolicy, TableFormat, TableRows
+from stage_writer.parquet.buffer import (
+    MOST_FILES,
+    Buffer,
+    EncodedFile,
+    FileBudget,
+    FilePolicy,
+    StagedRows,
+    TableFormat,
+    TableRows,
+)
 from stage_writer.stage.staging import sealed
 
 SCHEMA = parse_ddl("id BIGINT, day STRING, customer STRING, text STRING")
@@ -172,3 +182,46 @@ def test_timestamp_after_year_9999_is_written_without_bounds() -> None:
         "maxValues": {"id": 1},
         "nullCount": {"id": 0, "at": 0},
     }
+
+
+def test_buffer_sums_up_its_batches() -> None:
+    buffer = Buffer.begin(Position(10), ())
+    for end, bounds_ms in ((12, (5, 9)), (15, (3, 12)), (16, None), (20, (4, 8))):
+        batch = StagedRows(
+            Position(end),
+            records=4,
+            tombstones=1,
+            dead_letters={"invalid_json": 1},
+            timestamp_bounds_ms=bounds_ms,
+            rows=(),
+            filtered_offsets=np.array([end - 1]),
+            exploded=2,
+            outgoing=pa.table({"n": [end]}),
+            violations={"positive": 1},
+        )
+        buffer.add(batch, now_s=float(end))
+    assert (buffer.start, buffer.end, buffer.first_record_at_s) == (10, 20, 12.0)
+    assert (buffer.records, buffer.tombstones, buffer.exploded, buffer.filtered) == (16, 4, 8, 4)
+    assert (buffer.dead_letters, buffer.violations) == ({"invalid_json": 4}, {"positive": 4})
+    assert (buffer.lowest_timestamp_ms, buffer.highest_timestamp_ms) == (3, 12)
+    assert [sent["n"].to_pylist() for sent in buffer.outgoing] == [[12], [15], [16], [20]]
+
+
+def test_many_small_batches_stay_in_order() -> None:
+    """They are joined meanwhile, level by level."""
+    table = TableRows(TABLE)
+    for number in range(75):
+        table.add(rows_of([("a", "x")], number))
+    (file,) = table.finish()
+    assert [row["id"] for row in read(file)] == list(range(75))
+
+
+def test_all_tables_of_a_buffer_share_one_file_budget() -> None:
+    formats = [replace(TABLE, url=url) for url in ("/one", "/two", "/routed")]
+    buffer = Buffer.begin(Position(0), formats[:2], FilePolicy(max_values=4))
+    buffer._budget.files = 5
+    rows = rows_of([("a", "x"), ("b", "x"), ("c", "x")], 0)
+    batch = StagedRows(Position(3), 3, 0, {}, None, (rows, rows), routed=((formats[2], rows),))
+    buffer.add(batch, now_s=0.0)
+    files = [table.finish() for table in buffer.tables]
+    assert [sum(file.values is not None for file in of_table) for of_table in files] == [3, 0, 0]

@@ -153,6 +153,7 @@ def test_replay_that_a_cleanup_may_overtake_makes_no_request(tmp_path: Path, mon
     assert [item.path for item in store.list("replace")] == [made]
     request = replacement_from_bytes(required(ReplacementName.parse(str(made))), required(store.read(str(made))))
     assert request.only == asked.only, "the offsets between them stay"
+    assert request.version == 3, "an older release would replace these, too"
     files = list((tmp_path / "stage").rglob("*.parquet"))
     assert {"id" in pq.read_schema(path).names for path in files} == {True}, (
         "the column that the table is partitioned by"
