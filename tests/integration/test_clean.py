@@ -60,12 +60,20 @@ def test_uploads_and_files_left_behind_on_s3(
 
 @pytest.mark.s3
 def test_listing_of_many_pages_is_complete(moto: S3Server) -> None:
-    url = moto.create_bucket("pages")
-    store = FsspecStore(f"{url}/below", moto.storage_options)
-    fs = s3fs.S3FileSystem(skip_instance_cache=True, **moto.storage_options)
-    fs.pipe({f"pages/below/folder/{number}": b"" for number in range(1005)})
-    assert len({item.path for item in store.scan("")}) == 1005
-    assert {item.path for item in store.scan("folder")} == {item.path for item in store.list("folder")}
+    store = FsspecStore(f"{moto.create_bucket('pages')}/below", moto.storage_options)
+    for number in range(12):
+        store.write(f"folder/{number}", b"")
+    call, pages = store._fs.call_s3, []
+
+    def in_small_pages(method: str, **options: object) -> object:
+        pages.append(method)
+        return call(method, MaxKeys=5, **options)
+
+    store._fs.call_s3 = in_small_pages
+    scanned = [item.path for item in store.scan("")]
+    assert sorted(scanned) == sorted(f"folder/{number}" for number in range(12))
+    assert pages == ["list_objects_v2"] * 3
+    assert {item.path for item in store.scan("folder")} == {*scanned}
 
 
 @pytest.mark.spark

@@ -122,6 +122,7 @@ def test_versitygw_refuses_a_wrong_key(versitygw: S3Server) -> None:
         stranger.ls(versitygw.kind)
 
 
+@pytest.mark.in_turn("Spark reads what it writes")
 @pytest.mark.spark
 def test_spark_writes_and_reads_delta_where_the_lake_is(lake: Lake, spark: SparkSession) -> None:
     url = lake.url.replace("s3://", "s3a://") + "/table"

@@ -198,6 +198,7 @@ def test_deltas_own_log_store_loses_an_acknowledged_commit(
     assert len(rows(orders)) in (20, 30)
 
 
+@pytest.mark.in_turn("the answer to a commit is lost")
 @only_s3
 def test_commit_whose_answer_was_lost_is_told_and_made_once(
     lake: Lake, bucket: str, proxy: Proxy, spark: SparkSession
