@@ -14,11 +14,15 @@ SMALL_TABLES = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
+    "spark.databricks.delta.snapshotCache.storageLevel": "MEMORY_ONLY",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.lightweightPlanChangeValidation": "false",
+    "spark.sql.ui.explainMode": "simple",
     "spark.sql.shuffle.partitions": "1",
     STATE_PARTITIONS: "1",
 }
-"""Tables of tests have a few rows: what Spark compiles and plans again for each query, tasks without rows, and the list
-of a table's files in each checksum are most of its CPU. The loaders of images have Spark's values."""
+"""Tables of tests have a few rows: what Spark compiles, plans again, checks and describes for each query, tasks without
+rows, and lists of a table's files in each checksum are most of its CPU. The loaders of images have Spark's values."""
 
 # Spark's own choice renames the file of each commit's checksum by way of Hadoop's FileContext, which starts four
 # processes of `readlink` for it on a disk. Loaders that are processes do.
