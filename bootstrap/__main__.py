@@ -213,7 +213,7 @@ def accept(
     """Resume a stream whose table was restored, replaced or created again, or lost its positions."""
     if replay == go_on:
         msg = "accept needs either --replay or --go-on"
-        raise UsageError(msg, "--replay loads what the table lost again; --go-on accepts it as it is")
+        raise UsageError(msg, "--replay loads the lost records again; --go-on accepts the table as it is")
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
     decision = Decision.REPLAY if replay else Decision.GO_ON
     accepting, plans = work.accept(stream, decision, give_up=give_up, do_it=yes)

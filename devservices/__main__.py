@@ -54,7 +54,8 @@ def up(
             environ |= server.environ
         for name, value in environ.items():
             typer.echo(f"export {name}={shlex.quote(value)}")
-        typer.echo("# ready; stop with Ctrl+C")
+        bucket_url = "" if s3 == "none" else f" with the bucket s3://{bucket}"
+        typer.echo(f"# ready{bucket_url}; stop with Ctrl+C")
         signal.pause()
 
 

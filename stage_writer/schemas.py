@@ -5,15 +5,15 @@ Rules:
 1. A field is in its column from its first record. Rows with a field that could be a column are not buffered: their
    partition waits (stage_writer/partitions/dependency_wait.py) until the writers have agreed on its column, and reads
    them again then. So they come with a new buffer, because all rows of a file have the same columns.
-2. Each field is waited for once. What the answer leaves out (a limit, a type of the table that JSON cannot fill) stays
-   in the rescue column from then on.
+2. Each field is waited for once. Fields that the answer leaves out (a limit, a type of the table that JSON cannot fill)
+   stays in the rescue column from then on.
 3. A stage that fails is asked again with growing pauses, like one that takes no flush. One that refuses, or has an
    object that cannot be read, holds no record: the fields stay in the rescue column, and markers offer them to the
    loader.
-4. What other processes agreed on is read periodically. A failed refresh is logged, and tried again: a writer that knows
-   fewer columns agrees on them when it meets their fields. At the start partitions wait for it (`read_first`): a merged
-   event without a field would leave the row's value in a column that this writer does not know. The stage and the
-   tables are read in the background, and a stream waits for no other's.
+4. Columns agreed on by other processes are read periodically. A failed refresh is logged, and tried again: a writer
+   that knows fewer columns agrees on them when it meets their fields. At the start partitions wait for it
+   (`read_first`): a merged event without a field would leave the row's value in a column that this writer does not
+   know. The stage and the tables are read in the background, and a stream waits for no other's.
 5. Columns that a stream does not declare are found elsewhere (stage_writer/columns/); what it gains is in addition.
 """
 

@@ -4,7 +4,7 @@ Rules:
 
 1. Nothing new is converted. A conversion in progress gets half of the time, and is then interrupted between two
    messages: its partitions are dropped, as on a revoke, and the next writer reads them again from the chain's end.
-2. What is buffered gets the rest of the time for its flush.
+2. Buffered records get the rest of the time for their flush.
 3. The user's code, or a request to the store, may not return. If a step is not over by then, the process is ended:
    nothing unsealed counts, so nothing is lost or doubled. Threads that still wait then do not keep it from ending
    (`common.cli.end_process`).

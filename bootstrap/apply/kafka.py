@@ -1,4 +1,4 @@
-"""What the tool reads from Kafka: the partitions of a stream, their ends, the offsets at a time, and a group's commits.
+"""The tool's reads from Kafka: the partitions of a stream, their ends, the offsets at a time, and a group's commits.
 
 Rules: nothing is consumed, joined or committed; every request has a timeout, and its error names the servers.
 """

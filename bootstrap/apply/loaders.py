@@ -62,7 +62,7 @@ def require_no_load_begun(plan: RewindPlan, tables: Callable[[], Position | None
         )
         raise UsageError(msg, remedy)
     msg = (
-        f"a table of the stream already has {partition} up to {position}, and would get nothing of what is staged "
+        f"a table of the stream already has {partition} up to {position}, and would miss the records staged "
         f"from before the chain's start, {start}"
     )
     remedy = (

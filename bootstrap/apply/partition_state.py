@@ -114,7 +114,7 @@ def require_even(
         transactions = {} if table is None else table.transactions
         for missing in deferred_of(ids, transactions, stream.side_tables, [state.partition]):
             place, url = f"{missing.span} of {state.partition}", missing.url
-            msg = f"under the app_id {app_id}, {stream.table} has {place}, and {url} lacks what it is to get of that"
+            msg = f"under the app_id {app_id}, {stream.table} has {place}, and {url} lacks its part of that"
             raise UsageError(
                 msg, f"{completing} until its loader has completed that; with --give-up, {url} never gets these records"
             )

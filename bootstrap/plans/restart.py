@@ -19,7 +19,8 @@ Rules:
 5. The order: all markers are copied below ``stray/``; the origin is written; then they are deleted, highest first. Once
    the origin is written they are of an older generation, which is ignored, so a crash in between does no harm, and the
    same command cleans up.
-6. What the old chain has for Kafka topics and has not delivered is delivered: the new origin names its outboxes.
+6. Records of the old chain for Kafka topics that are not yet delivered are delivered: the new origin names its
+   outboxes.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a topology has at the positions of a chain: its task's state, and undelivered outboxes; repairs keep both.
+"""A topology's state and undelivered outboxes at the positions of a chain. Repairs keep both.
 
 Rules:
 
@@ -8,9 +8,10 @@ Rules:
    been read. Below the position where a task started with an empty state, the state is empty too.
 3. A marker made by a repair records the state and the outboxes there, and so does an origin: the markers below may be
    settled later.
-4. The outboxes at a position are those that the last marker below it names, and those that started before it of the
-   first marker above: that one names all that were not known to be delivered, where those below are settled. One that
-   was delivered meanwhile is passed over by its delivery (stage_writer/outbox/delivery.py, rules 3 and 4).
+4. The outboxes at a position are those named by the last marker below it, and those of the first marker above it that
+   started before it. The marker above names every outbox not known to be delivered, also if the markers below are
+   settled. The delivery passes over outboxes that were delivered meanwhile (stage_writer/outbox/delivery.py, rules 3
+   and 4).
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ Rules:
    (`Routes.reads`). The token appears in no page and in no log.
 2. It binds to the configured address, loopback by default. A page that fails returns 500 and affects nothing else.
 3. The cost of a request is bounded: its head is at most 16 KiB, and receiving it and sending the response take at most
-   10 s each, even with a slow client. 64 connections are open at a time; one more closes the oldest that waits for its
-   client. Pages that anyone may read are computed 32 at a time, so slow ones do not occupy all connections; a constant
-   `Page` (``/version``, which probes use) is served without that limit.
+   10 s each, even with a slow client. 64 connections are open at a time; one more closes the oldest connection that
+   waits for its client. Pages that anyone may read are computed 32 at a time, so slow ones do not occupy all
+   connections; a constant `Page` (``/version``, which probes use) is served without that limit.
 4. A page loads nothing from other hosts, and no other site may show it in a frame or read it. A site cannot point a
    name of its own at this server to read it either (DNS rebinding): the ``Host`` of a request must be an IP address, a
    name that cannot be registered (without a dot, ``.localhost``, ``.svc``, ``.cluster.local``), this machine's own

@@ -5,8 +5,7 @@ Rules:
 1. A field is named by the steps of its path: ``meta.producer.name``; a field in an array is ``items.element.price``, in
    a map ``props.value.x``. A path that names no field is refused.
 2. A renamed field stays where it is; new names are not renamed again, so two fields can swap names.
-3. Of fields that become one column, unknown ones that records may have, the first one has it. Of known ones, that is
-   refused.
+3. Of several unknown fields that would become one column, the first one gets it. Of known ones, that is refused.
 4. The result is columns and a plan of what to keep. The plan is None where nothing changes, so unchanged columns cost
    nothing.
 """

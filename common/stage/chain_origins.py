@@ -12,24 +12,24 @@ Rules:
       position: they refuse it. Its content never differs, so this one overwrite may arrive at any time.
 2. A topic that was deleted and recreated has other records at the same offsets. Its chain is a new one: it has the next
    *generation*, which its origin, each of its markers and its txn actions name. Only an origin starts a generation
-   (``bootstrap restart``), so a partition's generation is its origin's, and 0 where there is none.
+   (``bootstrap restart``), so a partition's generation is its origin's, and 0 without an origin.
 3. A marker of a generation lower than the partition's is a stray, at any position (`is_superseded`).
-4. Kafka gives each topic an id when it is created, and never the same one twice. Where both the broker's and the
-   chain's are known, they have to be the same.
+4. Kafka gives each topic an id when it is created, and never the same one twice. If both the broker's and the chain's
+   are known, they must be equal.
 5. The origin of a chain of several topics (common/stage/merged.py) has the positions of its inputs in addition to their
    sum.
-6. An origin that a rewind writes has what the next marker needs from the one before it: the undelivered outboxes, and
-   the state of the partition's task. Every marker below it may be settled before a writer reads the chain. With either,
+6. An origin that a rewind writes has the undelivered outboxes and the state of the partition's task, which the next
+   marker needs from its predecessor. Every marker below it may be settled before a writer reads the chain. With either,
    an origin has version 2: a writer that does not know them would continue without them.
-7. A marker that an operator's command makes (one that says where the chain starts, or a skip) names the number of the
-   origin that counts then, 0 where there is none. A rewind puts all markers aside that reach beyond its own origin, so
-   one that reaches beyond the newest origin and names a lower number was created again by a late request. It is a stray
-   too: where the table has no position, loading would start at it. One that names no number is the chain's.
+7. A marker made by an operator's command (a chain's start, or a skip) names the number of the origin that counts at
+   that time, or 0. A rewind puts all markers aside that reach beyond its own origin. A marker that reaches beyond the
+   newest origin and names a lower number was therefore created again by a late request. It is a stray too: if the table
+   has no position, loading would start at it. A marker without a number belongs to the chain.
 8. Where the table has no position, only markers have what lies below a rewind's origin. The origin then says where they
    start: when a late request of another repair deletes one of them, the loader sees a gap.
-9. The origin of a new generation says how far the main table had the Kafka partition by then. Where an earlier
-   generation of the same topic has more now, another stage has loaded it since, with records that the new chain has
-   too (common/tables/identity.py, rule 8).
+9. The origin of a new generation has the main table's position in the Kafka partition at that time. If an earlier
+   generation of the same topic is past it now, another stage has loaded that one since, with records that the new chain
+   has too (common/tables/identity.py, rule 8).
 """
 
 from collections.abc import Iterable
@@ -168,7 +168,7 @@ def origin_from_bytes(path: str, data: bytes) -> ChainOrigin:
         require_known_version(what, data, VERSION)
         stored = _FORM.validate_json(data, strict=True)
         if stored.version == _SUPERSEDED:
-            msg = f"{what} was replaced by an origin of a higher number, and there is none"
+            msg = f"{what} was replaced by an origin with a higher number, which is missing"
             raise MarkerError(msg, f"put {_PATHS.folder(partition)} back from versions or a backup of the bucket")
         position = position_from_stored(partition, stored.position, stored.inputs)
         require_own_outboxes(partition, stored.outboxes)

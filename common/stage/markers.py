@@ -29,16 +29,16 @@ Rules:
 11. A table whose files have columns that the table does not have (common/stage/identity_columns.py) needs no version of
     its own: a reader that does not know them leaves them unread.
 12. A marker names the last record that it covers, by offset, timestamp and leader epoch. An offset alone does not say
-    whether Kafka still has that record: after an unclean leader election, or on a broker that was restored from a copy,
-    another one may have it. Older writers ignore the field.
+   whether Kafka still has that record: after an unclean leader election, or on a broker that was restored from a copy,
+   another record may have that offset. Older writers ignore the field.
 13. Fields of records that no column takes are recorded from a sample (common/stage/undeclared.py), and do not affect
     what is loaded: older readers ignore them.
 14. Records that break rules of `expect` are counted by rule, whether they were staged or became dead letters. Older
     readers ignore that: the counts that add up to ``records`` have them already.
-15. A marker of an operator's command names the number of the chain origin that it belongs to, so a reader recognizes
-    one that a late request has created again (common/stage/chain_origins.py, rule 7). Older readers ignore it.
-16. A flush's marker has a digest of the marker before it, so that one which was emptied since is not taken for one made
-    by hand (common/stage/chain.py, rule 5). Older readers ignore it.
+15. A marker of an operator's command names the number of the chain origin that it belongs to, so a reader recognizes a
+   marker that a late request has created again (common/stage/chain_origins.py, rule 7). Older readers ignore it.
+16. A flush's marker has a digest of the marker before it, so an emptied marker is not mistaken for a hand-made one
+   (common/stage/chain.py, rule 5). Older readers ignore it.
 """
 
 from __future__ import annotations

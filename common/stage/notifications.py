@@ -8,8 +8,8 @@ Rules:
 2. A loader lists the one folder of these objects, deletes those that it finds, and *then* lists the stage. That listing
    thus has every marker of these notifications, or a later notification covers it; a notification that is made again
    while it is deleted loses nothing.
-3. It is a hint and not a proof. If one is lost, or was never made (a marker by hand, a writer with other settings), a
-   load is late, until the next full scan.
+3. It is a hint and not a proof. If a notification is lost, or was never made (a marker by hand, a writer with other
+   settings), a load is late, until the next full scan.
 4. With a control topic (``loader.control_topic``) the notification is a message: its key is the stream's app id, and
    its value is the same for all, so other programs' messages are ignored. Nothing in it is trusted except the name of a
    stream that the loader has.

@@ -1,7 +1,7 @@
 """The repair lock: of several concurrent repairs of one Kafka partition, one is carried out, the others refused.
 
-Two rewinds that were planned on the same listing undo each other's work: each deletes what it saw, and sets the start
-by what it kept, so positions that one of them was to stage again may be left out by the other.
+Two rewinds planned on the same listing undo each other's work: each deletes the markers that it saw, and sets the start
+by those that it kept, so one rewind may leave out positions that the other was to stage again.
 
 Rules:
 
@@ -9,8 +9,8 @@ Rules:
    ``repair/<topic>/<partition>/<number, 20 digits>.repair``. When the work is done, ``….ended`` is created next to it.
 2. The last number is looked up *before* the chain is read, and the next one is claimed. A plan is therefore carried out
    only if no other repair has started since it was made; a repair that loses the claim reads again.
-3. While the last turn has not ended, its repair may be in progress. A repair in progress cannot be distinguished from
-   one that died: a person decides (``--take-over`` with that turn's number), not a clock.
+3. While the last turn has not ended, its repair may be in progress. A running repair cannot be distinguished from a
+   dead one: a person decides (``--take-over`` with that turn's number), not a clock.
 4. A repair checks before each of its changes whether the next number has been claimed, and stops if so.
 5. Turns are never deleted, so no late request frees a number. They record which program repaired what.
 """

@@ -142,7 +142,7 @@ def require_own_state(partition: TopicPartition, files: StateFiles) -> None:
         name = StateFileName.parse(path)
         wanted = StateKind.SNAPSHOT if path == files.snapshot else StateKind.CHANGES
         if name is None or name.partition != partition or name.kind is not wanted:
-            raise ValueError(f"the state file {path!r} is no {wanted} of {partition}")
+            raise ValueError(f"the state file {path!r} is not a {wanted} file of {partition}")
 
 
 @dataclass(frozen=True, slots=True)

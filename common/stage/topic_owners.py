@@ -10,12 +10,12 @@ Rules:
    nothing is decided: a stream that was renamed would otherwise begin again.
 3. A program reads these objects before it asks which chains are a stream's. A config without shared topics costs one
    listing at its start, and no object.
-4. A stream with another app_id is another stream, with chains of its own. One that loads into a table that chains of
-   the topic were staged for by another stream is refused: it was renamed, or has got the table of the other one, which
-   has the same records. For tables that the stream has staged for itself, the newest markers decide; for others, which
-   it may have got by an edit, each marker of another stream counts.
+4. A stream with another app_id is another stream, with chains of its own. It is refused if another stream has staged
+   the topic for its table: it was renamed, or got the other stream's table, which has the same records. For tables that
+   the stream has staged for itself, the newest markers decide; for others, which it may have got by an edit, each
+   marker of another stream counts.
 5. An older release refuses a config in which streams share a topic. With one of them alone it reads and stages the
-   plain chains, whose markers name their stream: a loader holds those of another one (``other_stream``).
+   plain chains, whose markers name their stream: a loader holds those of another stream (``other_stream``).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

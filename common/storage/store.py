@@ -313,7 +313,7 @@ def store_time_ms(store: ObjectStore) -> int:
     finally:
         store.delete([path])
     if item is None:
-        msg = f"what was just written to {store.url} is not there"
+        msg = f"an object that was just written to {store.url} is missing"
         raise StoreError(msg, "check the store; nothing is removed by age while its clock is unknown")
     return item.modified_ms
 

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. Each stream's checks have a daemon thread. One that hangs delays neither the others nor the end of the process.
+1. Each stream's checks have a daemon thread. A hanging thread delays neither the others nor the end of the process.
 2. At most `MOST` run at a time; an overdue one no longer counts.
 3. Checks that do not finish in time are an error that may resolve by itself. They are not repeated while the first try
    still hangs.

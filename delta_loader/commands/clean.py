@@ -21,7 +21,7 @@ def clean(
     *,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="AGE", help="Ignore younger ones; default: loader.clean_up_older_than."),
+        typer.Option("--older-than", metavar="AGE", help="Keep younger objects; default: loader.clean_up_older_than."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove them; without --yes they are only listed.")] = False,
     as_json: JsonOption = False,

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. `LoaderLease.step` is one iteration: read, do what the state asks for, read again. It never raises when a store
-   fails; the lease then expires by itself.
+1. `LoaderLease.step` is one iteration: read, act as the state requires, read again. It never raises when a store fails;
+   the lease then expires by itself.
 2. `LeaseThread` runs it in the background, because a Delta commit may keep the loader busy for longer than a lease.
    Only this thread uses the store; others only call `held`, which reads one immutable value and the clock.
 """

@@ -61,7 +61,7 @@ class Creator:
         if self._stream.evolution is Evolution.STRICT:
             problems = differences(shape, staged, load_mode)
             if problems:
-                msg = f"a table like {model} would not accept what is staged for {url}: {'; '.join(problems)}"
+                msg = f"a table like {model} would not accept the rows staged for {url}: {'; '.join(problems)}"
                 columns = self._stream.key_of(url, "columns")
                 raise NotCompatibleError(
                     msg, f"change the template, or {columns}{f' and {restage}' if restage else ''}"

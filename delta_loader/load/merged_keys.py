@@ -5,7 +5,7 @@ Rules:
 1. A table whose rows were all merged by some keys has one row for each of them, and for any keys that include them. The
    newest own commit says so (common/tables/commit_metadata.py, rule 5). Otherwise the rows' keys are read once, before
    the first merge. While several rows have one key, events are not merged: they would all become the same row.
-2. What other programs add to a table later is not considered; `delta-loader verify` reports it.
+2. Rows that other programs add to a table later are not considered; `delta-loader verify` reports them.
 3. Versions that were kept by one sequence are not continued by another: ``valid_from`` has its values.
 """
 

@@ -6,11 +6,11 @@ Rules:
 
 1. The dead-letter table is their outbox. Only what all tables have passed is sent: a load that is made again may find
    more refused records in what only some tables have.
-2. A chain's delivered position is the one that its consumer group has committed, in the transaction with the records
-   (`common.kafka.delivering`). A loader that takes the chain's transactional id aborts what another one had started,
-   and only then reads the position, so one that lost its lease does no harm. The generation of the chain is stored
-   with the position. Kafka forgets positions that nothing commits for a week, so it is also recorded in the stage after
-   the transaction (common/stage/sent.py), and the higher one counts.
+2. A chain's delivered position is the position that its consumer group has committed, in the transaction with the
+   records (`common.kafka.delivering`). A loader that takes the chain's transactional id aborts what another one had
+   started, and only then reads the position, so a loader that lost its lease does no harm. The generation of the chain
+   is stored with the position. Kafka forgets positions that nothing commits for a week, so it is also recorded in the
+   stage after the transaction (common/stage/sent.py), and the higher one counts.
 3. Kafka is asked only where the dead-letter table says, by its txn action, that something was refused past the position
    that is known here: a stream whose tables refuse nothing never connects.
 4. Where nothing was delivered yet, everything is that the table has: so nothing has to be recorded before the first

@@ -11,8 +11,8 @@ Rules:
    loader tries. The deletion from a secondary table is also committed when there is nothing to delete: otherwise a
    loader that was paused before it would delete what a later request has added since.
 4. Requests whose ranges overlap are carried out one after the other, to the end: a step of one between two of another
-   could leave a record in neither table. One that has begun is therefore first, regardless of their dates. If the
-   table has the rows of a later one, an earlier one was carried out, and its create has arrived a second time.
+   could leave a record in neither table. A request that has begun is therefore first, regardless of dates. If the table
+   has the rows of a later one, an earlier one was carried out, and its create has arrived a second time.
 5. A txn action outlives the rows that were committed with it: RESTORE removes the rows and keeps the txn action. A step
    is therefore done if its commit is on the table's lineage (common/tables/rollback.py), which is checked before each
    next step and after the last. A step that was rolled back, or that the log no longer shows, is not repeated (Delta

@@ -7,7 +7,7 @@ Rules:
    rewind and the writer that stages it again: it is compared right before the delete, so only the marker that was
    judged is deleted.
 2. An age is the difference of two times of the store. This machine's clock only decides when to ask for the store's: a
-   clock that is ahead deletes nothing early, one that is behind deletes later.
+   clock that is ahead deletes nothing early; a clock that is behind deletes later.
 """
 
 from collections.abc import Callable, Mapping

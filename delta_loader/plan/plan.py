@@ -13,9 +13,9 @@ Rules:
    writer made it, and the chain's origin is recorded at a lower position, a rewind moved the origin while that writer
    was still reading from the old one: what lies between is a gap. (Origins are read after the markers were listed.)
    So it is where the origin names markers below itself that are gone (common/stage/chain_origins.py, rule 8).
-4. One commit loads one schema, the one that has waited longest; a marker with another schema ends its run.
+4. One commit loads one schema, the longest-waiting one; a marker with another schema ends its run.
 5. A commit stays within its limits, except for a single marker that is larger than they are: progress comes first.
-   Partitions take turns, the one that has waited longest first, so a backlog of one does not starve the others.
+   Partitions take turns, the longest-waiting one first, so one partition's backlog does not starve the others.
 6. A overlapping marker is loaded by itself, after all runs: it costs a Spark job, and if Spark cannot read its files,
    only its own Kafka partition may be held.
 7. A marker of another stream or topic holds its Kafka partition at any position: it may not be passed over even where

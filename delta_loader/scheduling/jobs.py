@@ -6,7 +6,7 @@ Rules:
    load, and not the main loop.
 2. A job never runs twice at a time. A time that passes while it runs is skipped.
 3. An exception fails the run and is logged; the next time is the next try.
-4. Threads are daemons: one that hangs does not keep the process from ending, and `close` waits for a bounded time.
+4. Threads are daemons: a hanging thread does not keep the process from ending, and `close` waits for a bounded time.
 5. A job that runs for longer than `LONG_S`, or the limit given for it, is reported with its name and time
    (`long_running`).
 6. Intervals are by the monotonic clock: a date that is set back delays no job.

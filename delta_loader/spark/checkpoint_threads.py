@@ -2,15 +2,15 @@
 
 Rules:
 
-1. Never two of one table at once. While one is written, only the newest that becomes due is kept: a checkpoint contains
-   everything that an older one does.
+1. Never two checkpoints of one table at once. While one is written, only the newest that becomes due is kept: a
+   checkpoint contains everything that an older checkpoint does.
 2. At most `_MOST_THREADS` are written at once; the other tables wait in line. A thread ends when nothing is in line.
 3. A table whose checkpoint took long rests: at most a fifth of its time goes into checkpoints. A checkpoint of a
    million files takes minutes of CPU time, and on some tables each is due before the last has ended.
 4. A failed checkpoint is logged and counted, and retried at most `MOST_TRIES` times: the log is complete without it,
    and the next is due soon. A table with that many failures in a row is a problem in the loader's health.
-5. Torn files are removed before a checkpoint is written, which may have the same name, and after one has failed
-   (common/tables/log_files.py); and, when a loader starts, those of a loader that died.
+5. Torn files are removed before a checkpoint is written, because it may have the same name, and after a failed one
+   (common/tables/log_files.py). When a loader starts, it removes those of a dead loader.
 """
 
 import time

@@ -3,15 +3,15 @@
 Rules (common/stage/chain_origins.py has the others):
 
 1. A marker of a generation lower than the one the stage has started is neither loadable nor covered: its positions are
-   another topic's. It is a stray at any position, and is moved as soon as it is seen. A marker that only the table is
-   ahead of stays: it belongs to another stage (delta_loader/stage/identity.py). A marker of an operator that a rewind
-   had put aside (chain_origins.py, rule 7) is moved too. All stay while a repair of their partition is unfinished, and
-   hold it: the repair moves them itself, and a writer may claim the name of one that is gone before both have deleted
-   it.
+   another topic's. It is a stray at any position, and is moved as soon as it is seen. If only the table is ahead of a
+   marker, the marker stays: it belongs to another stage (delta_loader/stage/identity.py). An operator's marker that a
+   rewind had put aside (chain_origins.py, rule 7) is moved too. All stay while a repair of their partition is
+   unfinished, and hold it: the repair moves them itself, and a writer may claim a moved marker's name before both have
+   deleted it.
 2. Writers continue from a partition's highest marker, which is never settled. It must therefore belong to the chain:
    older markers above the chain are moved first. So are older markers at the low end, where they would keep all above
    them.
-3. A marker of a higher generation is one that cannot be read yet: the topic got a new chain since the pass started, and
+3. A marker of a higher generation counts as unreadable for now: the topic got a new chain since the pass started, and
    its markers may have the very names that were listed. The next pass reads it.
 """
 

@@ -5,12 +5,12 @@ Rules:
 1. A write returns the offset of each piece once all are durable, so a marker names no others. After a failure all of
    them are written again: a duplicate is named only once.
 2. Nothing is written to a topic that is known to be unsuitable (watch.py).
-3. Only what a marker names is read, by offset: never to the topic's end, and nothing in between.
+3. Only the messages that a marker names are read, by offset: never to the topic's end, and nothing in between.
 4. The pieces' bytes, concatenated, are those of a changes file (stage_writer/topologies/stores/files.py). None is
    longer than a message may be. Each has headers, for debugging and for the reader: the task, the flush, the piece's
    number and the number of pieces, and its checksum.
 5. No piece has a key. So Kafka rejects them if the topic was changed to a compacted one, instead of discarding them.
-6. Anything that differs from what was written is refused with its topic, partition and offset, and not used.
+6. A message that differs from the written one is refused, with its topic, partition and offset.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ Rules:
 2. An id says nothing without its registry, and the part of a schema that has the columns depends on `message` and the
    envelope. So ids are agreed on behind a digest of these settings, and after an edit the columns of the same ids are
    added again. Ids in front of the first digest are of any settings.
-3. Columns only grow: a later schema adds fields, and widens numbers (`grown`); what it lacks stays, because records of
-   earlier schemas may follow. With `unknown_fields: evolve`, a column that a field gained before a schema had it keeps
-   its type too.
+3. Columns only grow: a later schema adds fields and widens numbers (`grown`); fields that it lacks stay, because
+   records of earlier schemas may follow. With `unknown_fields: evolve`, a column that a field gained before a schema
+   had it keeps its type too.
 4. With `envelope: debezium`, the columns are those of the row's image in the event. Where the settings leave the
    envelope to the records, the first schemas decide, and the writers agree on it with the columns. The schema of
    another message (a heartbeat) has no columns: the opener passes that over, or refuses it.

@@ -113,7 +113,7 @@ class WithoutTasks:
     """The part of a `stage_writer.ports.Converter` of a stream without a topology's tasks."""
 
     def restores(self, partition: TopicPartition, state: object, store: object) -> None:
-        """There is no state."""
+        """Stateless: nothing to restore."""
 
 
 Staged = list[tuple[MessageBatch, StagedRows]]

@@ -3,7 +3,7 @@
 Rules:
 
 1. A route is decided once it has a table, or never can have one: for all writers alike, because none is taken back and
-   the number of them is limited. What is decided needs the stage no more.
+   the number of them is limited. Decided values no longer need the stage.
 2. The stage is used in a background thread, and again with growing pauses while it does not answer. The messages wait
    meanwhile; a healthy stage answers within the short time that the first attempt may block.
 """

@@ -4,8 +4,8 @@ Rules:
 
 1. A table's log is read before the first flush that has rows for it, without a JVM. This process does not check a
    compatible table again: from then on the loader, which checks at each load, reports what has changed.
-2. What is unknown blocks nothing: a table that does not exist yet, or whose log cannot be read. Staging loses nothing,
-   and the loader does not load incompatible rows. The table is checked again after a while.
+2. An unknown table blocks nothing: it does not exist yet, or its log cannot be read. Staging loses nothing, and the
+   loader does not load incompatible rows. The table is checked again after a while.
 3. Only rows that no change to the table could make loadable are refused (common/tables/schema_compatibility.py).
 """
 

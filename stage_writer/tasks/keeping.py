@@ -32,7 +32,7 @@ class Keeping:
         self._folder = folder
 
     def require_place(self, builders: Iterable[StoreBuilder]) -> None:
-        """Raise ConfigError when a store needs a disk, and there is none or its task has too many stores for it."""
+        """Raise ConfigError if a store needs a disk and has none, or its task has too many stores for it."""
         stores = tuple(builders)
         persistent = next((builder.name for builder in stores if builder.persistent), None)
         if persistent is None:

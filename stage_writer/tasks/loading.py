@@ -5,7 +5,7 @@ Rules:
 1. An error in the user's code is reported with its file and line, without this program's stack.
 2. The module is found by Python's rules, and in the current folder. A package with the same name as one of this
    program's is reported, or used in its place (`own_packages`).
-3. What the topology needs from the stream (its topics, the tables of its sinks) is checked before anything is read.
+3. The topology's topics and its sinks' tables are checked against the stream before anything is read.
 """
 
 import difflib

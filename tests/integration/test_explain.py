@@ -85,7 +85,7 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
     world.sql("OPTIMIZE {table}")
     assert world.places(2, 12) == [OffsetLocation.ROW, OffsetLocation.ROW]
     assert (world.loaded(2), world.loaded(12)) == (1, 2)
-    assert "2 files of these rewritten with the same rows by version 3 (OPTIMIZE" in version_to_text(
+    assert "1 file of these rewritten with the same rows by version 3 (OPTIMIZE" in version_to_text(
         world.explainer.version(staging.table, 1)
     )
     assert "changed no rows, only their files: 2 files removed, 1 added" in version_to_text(

@@ -128,7 +128,7 @@ def test_origin_replaced_between_listing_and_reading_is_found() -> None:
 def test_superseded_number_0_names_its_successor_and_older_releases_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
     store = FsspecStore(f"memory://{uuid.uuid4().hex}", {})
     store.write(origin_path(ORDERS), SUPERSEDED)
-    with pytest.raises(MarkerError, match=r"0{20}\.begin was replaced by an origin of a higher number"):
+    with pytest.raises(MarkerError, match=r"0{20}\.begin was replaced by an origin with a higher number"):
         newest_origin(store, ORDERS)
     monkeypatch.setattr(chain_origins, "VERSION", 2)  # as in releases before version 3
     with pytest.raises(NewerFormatError, match="has format version 3"):
@@ -338,7 +338,7 @@ def test_deferred_ranges_are_loaded_under_the_app_id_that_noted_them() -> None:
         require_even(state(*OLD), named, main, {}, lambda _url, _app_id: NO_IDENTITY)
 
     lacking = ids.written(Span(Position(10), Position(20)))
-    with pytest.raises(UsageError, match=r"has \[10, 20\) of orders/0, and .*_dead_letters lacks what") as error:
+    with pytest.raises(UsageError, match=r"has \[10, 20\) of orders/0, and .*_dead_letters lacks its part") as error:
         check("orders2", lacking)
     assert "restore the app_id orders" in error.value.remedy
     check("orders2", ids.caught_up(Span(Position(10), Position(20))))

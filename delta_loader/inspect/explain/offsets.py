@@ -4,9 +4,9 @@ Rules:
 
 1. The table's position decides first: an offset below it is done; from the position on, it is staged, held, or still to
    come.
-2. Only what was read is claimed: a row is reported in a file because the file's offset column was read. Where that was
-   not possible (the file is gone, the stream has no such columns), the output says so and names the files that may
-   contain it.
+2. Claims are limited to what was read: a row is reported in a file because the file's offset column was read. Where
+   that was not possible (the file is gone, the stream has no such columns), the output says so and names the files that
+   may contain it.
 3. Information that the log no longer has is reported as unknown, never guessed.
 """
 

@@ -5,12 +5,12 @@ Rules:
 1. Loaded and replaced rows are counted by offset range (delta_loader/inspect/verify/offset_ranges.py).
 2. Fewer rows than expected are explained by a commit that removed rows legitimately and could reach them, and the sum
    of these explanations never exceeds the number that these commits removed. Otherwise they are a fault, which names
-   the commit that removed them or, if no commit did, the one that loaded them.
+   the commit that removed them or, if no commit did, the commit that loaded them.
 3. Each offset is in the tables once: rows against bits in every bucket, and no offset is both a row and a dead letter.
-   For a stream that leaves records out, or makes several rows of one, see shaped.py. For whether the
-   record that Kafka has at an offset is the one that was loaded, see delta_loader/inspect/verify/same_records.py.
-4. What no commit counted is not proved, and never a fault. Nor is it a fault if no row names a record which another
-   program loaded, as long as none of its rows there names any: kafka-delta-ingest has no columns for that.
+   For a stream that leaves records out, or makes several rows of one, see shaped.py. For whether the record that Kafka
+   has at an offset is the loaded one, see delta_loader/inspect/verify/same_records.py.
+4. Records that no commit counted are not proved, and never a fault. Nor is it a fault if no row names a record which
+   another program loaded, as long as none of its rows there names any: kafka-delta-ingest has no columns for that.
 5. Where records are routed to several tables, their rows are counted together: each offset is in one of them, once. A
    table's deferred ranges (common/tables/deferred_ranges.py) are not proved; rows that a secondary table has past the
    main table's position belong to a load that has not reached the main table yet.

@@ -7,7 +7,7 @@ Rules:
    keeps its timestamp for as long as Kafka has it, even if the topic's settings change, and its rows and its dead
    letter have it to the millisecond.
 2. Timestamps are compared where both sides have one, and in spans that the stream's own commits loaded: other programs
-   may write anything to the column. What is not compared is counted and reported.
+   may write anything to the column. Records that are not compared are counted and reported.
 3. A different record with the same millisecond is mistaken for the original. A fault therefore names the first offset
    that differs, and says that the ones before it are not proved.
 """

@@ -8,7 +8,7 @@ Rules:
    no matter how long it takes; and tasks are sized so that they do not take long.
 2. They run while this loader may load (it holds the lease), and stop before the next task when it no longer may.
 3. A scheduled run outside of the window starts with the window. An interval's first run is at the start: the tables
-   themselves show what is due, so an extra run does nothing.
+   themselves show the due tasks, so an extra run does nothing.
 4. An error is logged, and the next scheduled time is the next try.
 """
 

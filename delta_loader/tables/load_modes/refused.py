@@ -2,8 +2,8 @@
 
 Rules:
 
-1. What a table refuses is known before its commit: Delta's own checks are evaluated on the rows that Spark is going to
-   write. If one row of a record is refused, the record has no row at all.
+1. The rows that a table refuses are known before its commit: Delta's own checks are evaluated on the rows that Spark is
+   going to write. If one row of a record is refused, the record has no row at all.
 2. Its dead letter, with its bytes, is in the dead-letter table before the commit that passes over it. It is written
    there by a separate commit: no position moves in it, and two txn actions of the dead-letter table record it:
    ``…:refused``, the highest offset that was ever refused (for a chain of several topics, whose positions are not

@@ -4,7 +4,7 @@ Rules:
 
 1. Stream time is the highest time of the messages that were processed. A message that fails does not count.
 2. A punctuation's times are as in Kafka Streams: by stream time at 0 (so with the first record) and then at multiples
-   of its interval; by wall clock an interval after the clock is first read. An overdue one is called once.
+   of its interval; by wall clock an interval after the clock is first read. An overdue punctuation is called once.
 3. Those that are due at once are called in the order of their times, and at one time in the order of scheduling.
 4. `Timers.times` is enough to resume: punctuations are identified by their node and their number there.
 """
