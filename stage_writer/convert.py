@@ -34,9 +34,8 @@ from common.settings.kafka_columns import kafka_fields_of
 from common.settings.merging import merge_by_of, operation_of, settings_of_columns
 from common.stage.markers import TableKind
 from common.tables.changes import MergeBy, table_columns
-from common.tables.clustering import clustering_problem
+from common.tables.clustering import INSTEAD, can_partition, clustering_problem
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
-from common.tables.partitioning import INSTEAD, can_partition
 from stage_writer.choice import RecordChoice
 from stage_writer.decode.batch import MessageBatch, Messages
 from stage_writer.decode.dependency import Dependency

@@ -87,12 +87,7 @@ class KafkaReader:
         self._consumer.assign([kafka_partition])
         ended, heard_s = False, time.monotonic()
         while not ended:
-            with self._errors(f"read {partition}", kafka_partition.topic):
-                # It waits for that many or the timeout, even at the partition's end.
-                messages = self._consumer.consume(self._at_a_time, _POLL_S)
-                for problem in (message.error() for message in messages):
-                    if problem is not None and problem.code() not in {_END, NO_GROUP}:
-                        raise KafkaException(problem)
+            messages = self._consumed(f"read {partition}", kafka_partition.topic)
             if messages:
                 heard_s = time.monotonic()
             elif time.monotonic() - heard_s > _TIMEOUT_S:
@@ -120,11 +115,7 @@ class KafkaReader:
         self._consumer.assign([_kafka(partition, span.start) for partition, span in spans.items()])
         left, heard_s = set(spans), time.monotonic()
         while left and time.monotonic() - heard_s < _NEWEST_S:
-            with self._errors("read the newest records"):
-                messages = self._consumer.consume(self._at_a_time, _POLL_S)
-                for problem in (message.error() for message in messages):
-                    if problem is not None and problem.code() not in {_END, NO_GROUP}:
-                        raise KafkaException(problem)
+            messages = self._consumed("read the newest records")
             for message in messages:
                 heard_s = time.monotonic()
                 partition = TopicPartition(Topic(str(message.topic())), Partition(int(message.partition() or 0)))
@@ -134,6 +125,15 @@ class KafkaReader:
                 left -= {partition} if is_end else set()
             if wanted := [message for message in messages if message.error() is None]:
                 yield wanted
+
+    def _consumed(self, what: str, topic: str = "") -> list[Message]:
+        with self._errors(what, topic):
+            # It waits for that many or the timeout, even at the partition's end.
+            messages: list[Message] = self._consumer.consume(self._at_a_time, _POLL_S)
+            for problem in (message.error() for message in messages):
+                if problem is not None and problem.code() not in {_END, NO_GROUP}:
+                    raise KafkaException(problem)
+        return messages
 
     def close(self) -> None:
         close_within(self._consumer)

@@ -6,9 +6,8 @@
 
 from common.settings.load import load_settings, print_settings
 from common.settings.model import LoaderSettings, LogSettings, Settings, StageSettings, WriterSettings
-from common.settings.native import Native
 from common.settings.stream import Stream
-from common.settings.values import FromOffsets, FromTimestamp, Start, StartAt
+from common.settings.values import FromOffsets, FromTimestamp, Native, Start, StartAt
 
 __all__ = [
     "FromOffsets",

@@ -14,7 +14,6 @@ from common.settings.checks.route_template import check_templates
 from common.settings.checks.routes import check_shared
 from common.settings.checks.topology import check_changelogs
 from common.settings.masking import References
-from common.settings.native import Native, NativeChoice
 from common.settings.on_marker import fill_loading, require_no_source, require_waiting
 from common.settings.overlap import may_share, shared_topics
 from common.settings.places import nested
@@ -30,6 +29,8 @@ from common.settings.values import (
     HostName,
     HttpToken,
     LoadSchedule,
+    Native,
+    NativeChoice,
     SizeBytes,
     Workers,
     check_schedule,

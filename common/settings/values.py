@@ -291,3 +291,21 @@ _START_SCHEMA = WithJsonSchema(
     {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "object", "minProperties": 1}]}
 )
 StartValue = Annotated[Start, BeforeValidator(parse_start), PlainSerializer(start_text), _START_SCHEMA]
+
+
+class Native(StrEnum):
+    """Whether the C reader is used, required or off."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+def parse_native(value: object) -> object:
+    """YAML has booleans for ``on`` and ``off``."""
+    return (Native.ON if value else Native.OFF) if isinstance(value, bool) else value
+
+
+NativeChoice = Annotated[
+    Native, BeforeValidator(parse_native), WithJsonSchema({"enum": ["auto", "on", "off", True, False]})
+]

@@ -1,4 +1,4 @@
-"""By which columns Delta can cluster a table. Pure."""
+"""By which columns Delta can cluster or partition a table. Pure."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,6 +7,8 @@ from common.schema.evolution import type_at
 
 INDEXED_COLUMNS = 32
 """Of how many columns Delta has statistics by default."""
+INSTEAD = "partition by a string, a whole number, a date or a timestamp, for example a derived column"
+_WITHOUT_TEXT = (Primitive.FLOAT, Primitive.DOUBLE, Primitive.BINARY, Primitive.VARIANT)
 _WITHOUT_BOUNDS = (Primitive.BOOLEAN, Primitive.BINARY, Primitive.VARIANT)
 
 
@@ -39,3 +41,8 @@ def _leaves(columns: StructType, path: tuple[str, ...]) -> Iterator[tuple[str, .
 def _has_bounds(data_type: DataType | None) -> bool:
     """Whether Delta has the lowest and the highest value of such a column."""
     return isinstance(data_type, DecimalType) or (isinstance(data_type, Primitive) and data_type not in _WITHOUT_BOUNDS)
+
+
+def can_partition(data_type: DataType) -> bool:
+    """Whether each value has an exact text."""
+    return data_type not in _WITHOUT_TEXT and isinstance(data_type, Primitive | DecimalType)

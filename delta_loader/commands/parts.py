@@ -1,9 +1,7 @@
 """Parts that the commands share: stores, and parallel requests to them."""
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from contextlib import closing
 
 from common.clock import SystemClock
 from common.kafka.rights import Right, require_topic
@@ -12,24 +10,16 @@ from common.settings.stores import stage_store, table_stores
 from common.stage.topic_owners import StageTopicOwners
 from common.tables.urls import comparable
 from delta_loader.checks.preflight import Preflight
+from delta_loader.load.pools import OwnPools
 from delta_loader.ports import ParallelMap
 from delta_loader.stage.reading import Stage
 from delta_loader.status.kafka import BrokerEnds
 
 THREADS = 32  # concurrent requests to object stores: they wait and do not compute
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
-@contextmanager
-def parallel_requests() -> Iterator[ParallelMap]:
-    """A command's requests, in a pool of threads."""
-    with ThreadPoolExecutor(THREADS) as pool:
-
-        def parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-            return list(pool.map(function, items))
-
-        yield parallel
+def parallel_requests() -> closing[OwnPools]:
+    return closing(OwnPools(THREADS))
 
 
 def stage_of(settings: Settings, parallel: ParallelMap) -> Stage:

@@ -71,22 +71,14 @@ Firsts = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Position
 WriterReports = Callable[[], tuple[Mapping[TopicPartition, HeldFact], Sequence[IdleFact]]]
 
 
-def _no_topic_ids(_topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-    return {}
-
-
-def _no_first_positions(_sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-    return {}
-
-
 def stream_status(
     stream: Stream,
     stage: Stage,
     open_store: OpenStore,
     kafka_ends: EndsOf,
-    topic_ids: TopicIds = _no_topic_ids,
+    topic_ids: TopicIds = lambda _topics: {},
     *,
-    firsts: Firsts = _no_first_positions,
+    firsts: Firsts = lambda _sources: {},
     left: Iterable[Check] = (),
     reports: WriterReports | None = None,
 ) -> StreamStatus:

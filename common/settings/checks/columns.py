@@ -14,7 +14,7 @@ from common.settings.kafka_columns import kafka_fields_of
 from common.settings.refusing import refuse
 from common.settings.stream import Stream
 from common.tables.changes import HISTORY_COLUMNS, IS_CURRENT
-from common.tables.partitioning import INSTEAD, can_partition
+from common.tables.clustering import INSTEAD, can_partition
 
 
 def check_columns(stream: Stream) -> None:

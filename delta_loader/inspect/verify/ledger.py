@@ -95,7 +95,8 @@ class Ledger:
         """From the newest of the stream's commits that records them (common/tables/identity.py)."""
         self._topics = topics
         self._live: dict[str, DataFile] = {}
-        self._added_by: dict[str, int] = {}
+        self.added_by: dict[str, int] = {}
+        """By the path of every file that the history names, the version that added it."""
         self.first_version: int | None = None
         self.version: int | None = None
         self.is_copy = False
@@ -125,7 +126,7 @@ class Ledger:
         removed = tuple(self._live.pop(file.path, file) for file in version.removed)
         for file in version.added:
             self._live[file.path] = file
-            self._added_by[file.path] = version.version
+            self.added_by[file.path] = version.version
         ours = version.metadata is not None and version.metadata.app_id == self.ids.app_id
         if ours and version.metadata is not None:
             stated = version.metadata.plain_topic
@@ -150,25 +151,17 @@ class Ledger:
         """Whether another program added or removed rows."""
         return bool(self.removals) or any(finding.kind == "foreign_rows" for finding in self.findings)
 
-    def added_by(self, path: str) -> int | None:
-        """The version that added a file, if it is in the history."""
-        return self._added_by.get(path)
-
     def files_of(self, version: int, partition: TopicPartition, span: Span) -> tuple[str, ...]:
         """The files that a version added, that still exist, and that may contain records of a span."""
         return tuple(
             path
             for path, file in self._live.items()
-            if self._added_by[path] == version and file.reach.may_hold(partition, span)
+            if self.added_by[path] == version and file.reach.may_hold(partition, span)
         )
-
-    def known_paths(self) -> Iterator[str]:
-        """Every file that the history names."""
-        return iter(self._added_by)
 
     def live(self) -> Iterator[tuple[str, int]]:
         """The files of the newest version that are below the table, and the versions that added them."""
-        return ((path, self._added_by[path]) for path in self._live if "://" not in path and not path.startswith("/"))
+        return ((path, self.added_by[path]) for path in self._live if "://" not in path and not path.startswith("/"))
 
     def touching(self, partition: TopicPartition, span: Span, after: int) -> list[Removal]:
         """The foreign commits after a version that may have removed records of a span."""

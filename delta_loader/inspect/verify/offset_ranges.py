@@ -153,12 +153,6 @@ def offset_ranges(
         *(load.span for load in loaded),
         *(replacement.replaced.span for replacement in (*replaced, *dead, *others)),
     ]
-    joined: list[Span] = []
-    for span in sorted(spans):
-        if joined and span.start < joined[-1].end:
-            joined[-1] = Span(joined[-1].start, max(joined[-1].end, span.end))
-        else:
-            joined.append(span)
     return [
         OffsetRange(
             span,
@@ -169,8 +163,19 @@ def offset_ranges(
             any(map(span.overlaps, merged)),
             tuple(load for load in side if span.covers(load.span.start)),
         )
-        for span in joined
+        for span in joined_spans(spans, neighbors=False)
     ]
+
+
+def joined_spans(spans: Iterable[Span], *, neighbors: bool = True) -> list[Span]:
+    """The spans in order, those that overlap as one; with ``neighbors`` also those that follow one another."""
+    joined: list[Span] = []
+    for span in sorted(spans):
+        if joined and (span.start < joined[-1].end or (neighbors and span.start == joined[-1].end)):
+            joined[-1] = Span(joined[-1].start, max(joined[-1].end, span.end))
+        else:
+            joined.append(span)
+    return joined
 
 
 def _filtered(counts: Counts) -> int:

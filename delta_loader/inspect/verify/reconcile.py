@@ -27,7 +27,7 @@ from common.spans import Position, Span, TopicPartition
 from delta_loader.inspect.verify.count_findings import filtered_findings
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict
 from delta_loader.inspect.verify.ledger import Ledger
-from delta_loader.inspect.verify.offset_ranges import OffsetRange
+from delta_loader.inspect.verify.offset_ranges import OffsetRange, joined_spans
 from delta_loader.inspect.verify.offsets import NO_STAMPS, Bucket, Ranges, SpanTally, Stamps, between, in_step, ranges
 from delta_loader.inspect.verify.reconcile_facts import MOST_RANGES, BucketTotals, Explained, FilteredRecords, Tables
 from delta_loader.inspect.verify.same_records import compared
@@ -289,18 +289,8 @@ def _loaded_otherwise(
         yield Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url, partition, tuple(nameless))
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
-    joined: list[Span] = []
-    for span in sorted(spans):
-        if joined and span.start <= joined[-1].end:
-            joined[-1] = Span(joined[-1].start, max(joined[-1].end, span.end))
-        else:
-            joined.append(span)
-    return joined
-
-
 def _text(spans: Iterable[Span]) -> str:
-    joined = _joined(spans)
+    joined = joined_spans(spans)
     return ", ".join(map(str, joined[:20])) + (" …" if len(joined) > 20 else "")  # noqa: PLR2004 - a screenful
 
 
@@ -355,7 +345,7 @@ def kafka_findings(
     tables: Tables, partition: TopicPartition, seen: BucketTotals, findings: Iterable[Finding]
 ) -> Iterator[Finding]:
     """Records that Kafka has and the tables do not, apart from those that other findings explain."""
-    excused = _joined(
+    excused = joined_spans(
         span
         for finding in findings
         if finding.partition == partition

@@ -17,22 +17,14 @@ from collections.abc import Callable, Iterable
 from common.remedies import CONFIG, repair
 from common.spans import Span, TopicPartition
 from delta_loader.inspect.verify.findings import Finding, Verdict
-from delta_loader.inspect.verify.offset_ranges import OffsetRange
+from delta_loader.inspect.verify.offset_ranges import OffsetRange, joined_spans
 from delta_loader.inspect.verify.reconcile_facts import BucketTotals, Tables
 from delta_loader.tables.valid_through import moment_text
 
 
 def staged_spans(ranges: Iterable[OffsetRange]) -> list[Span]:
     """The positions of offset ranges that the stream's own commits loaded in full, in order; neighbors are joined."""
-    joined: list[Span] = []
-    for offset_range in ranges:
-        if any(load.is_foreign for load in offset_range.loaded):
-            continue
-        if joined and joined[-1].end == offset_range.span.start:
-            joined[-1] = Span(joined[-1].start, offset_range.span.end)
-        else:
-            joined.append(offset_range.span)
-    return joined
+    return joined_spans(each.span for each in ranges if not any(load.is_foreign for load in each.loaded))
 
 
 def other_topic(

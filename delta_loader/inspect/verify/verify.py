@@ -556,9 +556,9 @@ def _known(ledgers: Iterable[Ledger], files: Iterable[str]) -> list[tuple[str, i
     by_name: dict[str, list[tuple[str, str, int | None]]] = {}
     known = list(ledgers)
     for ledger in known:
-        for path in ledger.known_paths():
+        for path, version in ledger.added_by.items():
             shown = path if len(known) == 1 else f"{ledger.url}/{path}"
-            by_name.setdefault(path.rpartition("/")[2], []).append((path, shown, ledger.added_by(path)))
+            by_name.setdefault(path.rpartition("/")[2], []).append((path, shown, version))
     known_files: list[tuple[str, int | None]] = []
     for file in sorted(files):
         same = [known_file for known_file in by_name.get(file.rpartition("/")[2], []) if file.endswith(known_file[0])]

@@ -26,7 +26,7 @@ from stage_writer.decode.batch import MessageBatch
 from stage_writer.fetch.merged.chains import MergedChains
 from stage_writer.fetch.merged.groups import TopicGroups
 from stage_writer.fetch.merged.metadata import MergedMetadata, spread
-from stage_writer.fetch.merged.read_ahead import ReadAhead
+from stage_writer.fetch.merged.order import MergeInput
 from stage_writer.ports import GroupListener, PartitionFault, Polled, RecordSource
 
 INCOMPLETE_S = 120.0
@@ -197,3 +197,31 @@ class MergingSource:
             "restore the records, or start the stream again under another app_id: a chain of several topics cannot skip"
         )
         return replace(fault, partition=chain, remedy=remedy) if chain in self._chains.by_partition else None
+
+
+class ReadAhead:
+    """Bounds the messages that wait for another input, over all chains.
+
+    Beyond the bound the inputs that have messages are paused, and those that the chains wait for are read. So every
+    chain makes progress.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self.ahead: set[TopicPartition] = set()
+        """Inputs that are paused because their messages wait."""
+
+    def balance(
+        self, inputs: Mapping[TopicPartition, MergeInput], paused: Collection[TopicPartition]
+    ) -> tuple[list[TopicPartition], list[TopicPartition]]:
+        """The inputs to pause, which are ahead now, and those to resume; ``paused`` ones of whole chains stay so."""
+        waiting_bytes = {partition: merge_input.waiting_bytes for partition, merge_input in inputs.items()}
+        total_bytes = sum(waiting_bytes.values())
+        ahead: set[TopicPartition] = set()
+        if total_bytes > self._most_bytes:
+            ahead = {partition for partition, size in waiting_bytes.items() if size} - self.ahead - set(paused)
+            self.ahead |= ahead
+        few = total_bytes <= self._most_bytes // 2
+        behind = {partition for partition in self.ahead if few or not inputs[partition].waiting}
+        self.ahead -= behind
+        return sorted(ahead), sorted(behind - set(paused))
