@@ -377,7 +377,6 @@ class Metrics:
         ProcessCollector(registry=self._registry)
 
     def exposition(self) -> bytes:
-        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _labelled(self, metric: Metric, labels: dict[str, str]) -> Counter | Gauge | Histogram:

@@ -393,7 +393,6 @@ def _stop_on_signals(stopped: Event, log: FilteringBoundLogger) -> None:
 
 
 def main() -> None:
-    """The entry point of the package."""
     # PySpark warns on each import; the loader does not use pandas.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     end_process(run_app(app))

@@ -46,7 +46,6 @@ class TableStates:
         return self._identities[key]
 
     def position(self, stream: Stream, partition: TopicPartition) -> Position | None:
-        """The next position that the main table wants."""
         return self._position(stream, partition, self.main(stream))
 
     def highest_position(self, stream: Stream, partition: TopicPartition) -> Position | None:

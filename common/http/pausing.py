@@ -25,32 +25,26 @@ class Pausing:
         self._log = log
         self._metrics = metrics
         self._metric = metric
-        self._since_ms: int | None = None
+        self.since_ms: int | None = None
         metrics.set(metric, 0)
 
     @property
     def is_on(self) -> bool:
-        return self._since_ms is not None
-
-    @property
-    def since_ms(self) -> int | None:
-        return self._since_ms
+        return self.since_ms is not None
 
     @property
     def notes(self) -> tuple[str, ...]:
-        since_ms = self._since_ms
-        if since_ms is None:
-            return ()
-        return (f"paused since {time_text(since_ms)}; POST /resume ends it",)
+        since_ms = self.since_ms
+        return () if since_ms is None else (f"paused since {time_text(since_ms)}; POST /resume ends it",)
 
     def pause(self) -> None:
-        if self._since_ms is None:
-            self._since_ms = self._clock.wall_ms()
+        if self.since_ms is None:
+            self.since_ms = self._clock.wall_ms()
             self._metrics.set(self._metric, 1)
             self._log.warning("paused by request")
 
     def resume(self) -> None:
-        if self._since_ms is not None:
-            self._since_ms = None
+        if self.since_ms is not None:
+            self.since_ms = None
             self._metrics.set(self._metric, 0)
             self._log.warning("resumed by request")

@@ -408,7 +408,6 @@ class Settings(Section):
         return self._references
 
     def remember(self, references: References) -> None:
-        """Record what to show in place of values."""
         self._references = references
 
     def stream_of(self, chain: str) -> Stream | None:

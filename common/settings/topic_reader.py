@@ -71,7 +71,6 @@ class TopicOwners:
     """Owners that nothing has decided yet: those that a program would choose now, and shows."""
 
     def add(self, owners: Mapping[str, str]) -> None:
-        """Know these too."""
         self.by_topic = {**self.by_topic, **owners}
 
     def expect(self, owners: Mapping[str, str]) -> None:

@@ -33,7 +33,6 @@ class UndeclaredFields:
 
     @property
     def sentence(self) -> str:
-        """For people."""
         counts = Counter(self.fields).most_common()
         named = ", ".join(f"{path} ({count:,})" for path, count in counts[:_MOST_NAMED])
         more = f" and {len(counts) - _MOST_NAMED} more" if len(counts) > _MOST_NAMED else ""

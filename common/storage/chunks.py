@@ -14,11 +14,11 @@ from itertools import accumulate
 class ByteChunks:
     """An immutable sequence of bytes, held in the original pieces."""
 
-    __slots__ = ("_chunks", "_ends")
+    __slots__ = ("_ends", "parts")
 
     def __init__(self, chunks: Iterable[bytes] = ()) -> None:
-        self._chunks = tuple(chunk for chunk in chunks if chunk)
-        self._ends = tuple(accumulate(map(len, self._chunks)))
+        self.parts = tuple(chunk for chunk in chunks if chunk)
+        self._ends = tuple(accumulate(map(len, self.parts)))
 
     @property
     def size_bytes(self) -> int:
@@ -32,18 +32,14 @@ class ByteChunks:
         start, stop, step = bounds.indices(self.size_bytes)
         if step != 1:
             raise ValueError("pieces cannot be sliced with a step")
-        parts: list[bytes] = []
+        pieces: list[bytes] = []
         index = bisect_right(self._ends, start)
         while start < stop:
-            piece_start = self._ends[index] - len(self._chunks[index])
-            parts.append(self._chunks[index][start - piece_start : stop - piece_start])
+            piece_start = self._ends[index] - len(self.parts[index])
+            pieces.append(self.parts[index][start - piece_start : stop - piece_start])
             start, index = self._ends[index], index + 1
-        return b"".join(parts)
+        return b"".join(pieces)
 
     def to_bytes(self) -> bytes:
         """All bytes, as a copy unless it is one piece."""
-        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-
-    @property
-    def parts(self) -> tuple[bytes, ...]:
-        return self._chunks
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)

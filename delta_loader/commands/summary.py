@@ -8,7 +8,6 @@ from delta_loader.load.report import StreamReport
 
 
 def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
-    """A few lines for each stream, and the problems."""
     lines = []
     for report in reports:
         end = "failed" if report.failure else "done"

@@ -114,7 +114,6 @@ class LoadContext:
         return None if chain_origin is None else chain_origin.first_position
 
     def position(self, partition: TopicPartition) -> Position | None:
-        """The main table's position."""
         return self.tables.position(self.stream.table, partition)
 
     def finished(self, partition: TopicPartition) -> Position | None:
@@ -146,7 +145,6 @@ class LoadContext:
 
     @property
     def staged(self) -> int:
-        """How many markers the stage has."""
         return sum(len(listed.names) for listed in self.listing.values())
 
     @property

@@ -21,7 +21,6 @@ from delta_loader.tables.commits import TableCommit
 
 
 def without_sources(load: Load, partitions: Collection[TopicPartition]) -> Load:
-    """The load without some Kafka partitions."""
     return Load({partition: run for partition, run in load.runs.items() if partition not in partitions})
 
 

@@ -112,7 +112,6 @@ class LoadReporter:
             self.log.warning("stray moved aside", marker=marker.name.path, span=str(marker.span), files=files)
 
     def commit(self, commit: TableCommit, outcome: CommitOutcome, duration_s: float) -> None:
-        """A commit was attempted."""
         metrics, app_id = self.metrics, self.report.app_id
         metrics.add(catalogue.LOADER_COMMITS, app_id=app_id, outcome=_OUTCOMES[type(outcome)])
         metrics.observe(catalogue.LOADER_COMMIT_SECONDS, duration_s)

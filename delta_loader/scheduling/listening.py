@@ -67,8 +67,9 @@ class Listener:
         self._lock = threading.Lock()
         self._arrived = threading.Event()
         self._closed = threading.Event()
-        self._is_connected = False
-        self._problem: BrokerError | None = None
+        self.is_connected = False
+        self.problem: BrokerError | None = None
+        """Why they do not arrive; None while they do, and before the first try has ended."""
         self._kafka = kafka
         self._consumer = self._new_consumer()
         metrics.set(catalogue.LOADER_CONTROL_TOPIC, 0)
@@ -90,15 +91,6 @@ class Listener:
         }
         with taking_properties():
             return Consumer({**given, **fixed, "error_cb": self._hear_client}, logger=QUIET)
-
-    @property
-    def is_connected(self) -> bool:
-        return self._is_connected
-
-    @property
-    def problem(self) -> BrokerError | None:
-        """Why they do not arrive; None while they do, and before the first try has ended."""
-        return self._problem
 
     def take(self) -> frozenset[str]:
         """The streams that were notified since the last call."""
@@ -154,9 +146,9 @@ class Listener:
         self._client_error, self._away = LastClientError(), None
         self._consumer.assign(ends)
         self._notify(self._app_ids)
-        if not self._is_connected:
-            again = self._problem is not None
-            self._is_connected, self._problem = True, None
+        if not self.is_connected:
+            again = self.problem is not None
+            self.is_connected, self.problem = True, None
             self._metrics.set(catalogue.LOADER_CONTROL_TOPIC, 1)
             self._log.info("control topic connected", topic=self._topic, partitions=len(partitions), again=again)
         return partitions
@@ -213,8 +205,8 @@ class Listener:
             self._away = fault
 
     def _lost(self, error: BrokerError) -> None:
-        was_known = self._problem is not None
-        self._is_connected, self._problem = False, error
+        was_known = self.problem is not None
+        self.is_connected, self.problem = False, error
         if not was_known:
             self._metrics.set(catalogue.LOADER_CONTROL_TOPIC, 0)
             self._log.warning("control topic disconnected", problem=error.problem, remedy=error.remedy)

@@ -125,7 +125,6 @@ REWOUND = frozenset({"gap", "unreadable_marker", "missing_file"})
 
 
 def exit_code(streams: Iterable[StreamStatus]) -> ExitCode:
-    """The exit code of `delta-loader status`."""
     codes: set[ExitCode] = set()
     for stream in streams:
         codes |= {stream.failure_code} if stream.failure is not None else set()

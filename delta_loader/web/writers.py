@@ -29,7 +29,6 @@ class OfWriters:
     waits: Sequence[Unstaged]
 
     def problems(self) -> Iterator[Problem]:
-        """The problems as shown to people."""
         yield from held_problems(self.held, "is held by its writers")
         if self.waits:
             worst = self.waits[0]

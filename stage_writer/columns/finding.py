@@ -123,7 +123,6 @@ def require_known(finder: FindsColumns) -> Stream:
 
 
 def columns_text(stream: Stream, new: Stream | None) -> str:
-    """What `check` shows of a stream's columns."""
     source = "" if stream.record.columns_from is None else stream.record.columns_from.value
     if new is None:
         later = "inferred from the first records"

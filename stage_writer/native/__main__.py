@@ -10,7 +10,6 @@ from stage_writer.native.library import library_path, load
 
 
 def main() -> None:
-    """Build, and test the result."""
     path = library_path()
     try:
         if not path.exists():

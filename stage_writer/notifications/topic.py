@@ -47,7 +47,7 @@ class KafkaControlTopic:
         self._client_error = LastClientError()
         self._in_flight = Counter[str]()
         self._undelivered: set[str] = set()
-        self._problem: str | None = None
+        self.problem: str | None = None
         fixed: dict[str, Option] = {
             "acks": 1,
             "enable.idempotence": False,
@@ -61,12 +61,8 @@ class KafkaControlTopic:
             )
         metrics.set(catalogue.WRITER_CONTROL_TOPIC, 1)
 
-    @property
-    def problem(self) -> str | None:
-        return self._problem
-
     def send(self, app_id: str) -> bool:
-        relied_on = self._problem is None
+        relied_on = self.problem is None
         try:
             delivered = partial(self._delivered, app_id, relied_on=relied_on)
             self._producer.produce(self._topic, MESSAGE, notification_key(app_id), on_delivery=delivered)
@@ -98,13 +94,13 @@ class KafkaControlTopic:
             self._failed(self._client_error.text if late else words(error))
             return
         self._metrics.add(catalogue.WRITER_NOTIFICATIONS, way="topic")
-        if self._problem is not None:
-            self._problem, self._client_error.text = None, ""
+        if self.problem is not None:
+            self.problem, self._client_error.text = None, ""
             self._metrics.set(catalogue.WRITER_CONTROL_TOPIC, 1)
             self._log.info("control topic accepts messages again", topic=self._topic)
 
     def _failed(self, reason: str) -> None:
-        if self._problem is None:
-            self._problem = f"the control topic {self._topic!r} does not accept messages: {reason}"
+        if self.problem is None:
+            self.problem = f"the control topic {self._topic!r} does not accept messages: {reason}"
             self._metrics.set(catalogue.WRITER_CONTROL_TOPIC, 0)
-            self._log.warning("control topic refused a notification", problem=self._problem, remedy=_REMEDY)
+            self._log.warning("control topic refused a notification", problem=self.problem, remedy=_REMEDY)

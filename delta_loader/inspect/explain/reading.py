@@ -171,12 +171,7 @@ def fetched_lines(store: ObjectStore, parallel: ParallelMap) -> CommitLines:
 
 def _physical(state: TableState) -> dict[str, str]:
     """The names of the offset columns, and those of dead letters, in files and statistics."""
-    names: dict[str, str] = {}
-    for column in cast("list[dict[str, object]]", json.loads(state.schema)["fields"]):
-        name, metadata = str(column["name"]), cast("dict[str, str]", column.get("metadata") or {})
-        if name in _COLUMNS or name in _ERRORS:
-            names[name] = metadata.get("delta.columnMapping.physicalName", name)
-    return names
+    return {name: physical for name, physical in state.names_in_log.items() if name in (*_COLUMNS, *_ERRORS)}
 
 
 def _renamed(values: Mapping[str, object] | None, logical: Mapping[str, str]) -> dict[str, object]:

@@ -36,7 +36,6 @@ class Candidates:
         self._database.execute("DELETE FROM files WHERE topic = ? AND partition = ?", (shortened(topic), partition))
 
     def keep_area(self, area: int) -> None:
-        """Exclude all files of an area."""
         self._database.execute("DELETE FROM files WHERE area = ?", (area,))
 
     def left(self, area: int) -> Iterator[StoredObject]:

@@ -18,8 +18,6 @@ from delta_loader.scheduling.schedule import Schedule
 
 
 class ScheduledCleanUp:
-    """Runs `delta_loader.maintenance.cleaning.clean.CleanUp` on a schedule."""
-
     def __init__(self, settings: Settings, work: CleanUp, log: FilteringBoundLogger, metrics: Metrics) -> None:
         """Raises UsageError for an age that is not safe."""
         self._older_than_s = settings.loader.clean_up_older_than_s

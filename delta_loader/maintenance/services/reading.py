@@ -92,7 +92,7 @@ class FactsReader:
         totals = PartitionTotals(
             rules.small_below_bytes,
             self.clock.wall_ms() - int(rules.quiet_s * 1000),
-            {_name_in_log(state, name): name for name in state.partition_by},
+            {state.names_in_log[name]: name for name in state.partition_by},
         )
         return TableFacts(
             url=url,
@@ -163,12 +163,3 @@ def _log_facts(store: ObjectStore, state: TableState) -> LogFacts:
         oldest_ms=commits[oldest].modified_ms if oldest in commits else 0,
         size_bytes=sum(item.size_bytes for item in listed),
     )
-
-
-def _name_in_log(state: TableState, name: str) -> str:
-    """A partition column's name in the log's files: its physical name under column mapping."""
-    for column in cast("list[dict[str, object]]", json.loads(state.schema)["fields"]):
-        if column["name"] == name:
-            metadata = cast("dict[str, str]", column.get("metadata") or {})
-            return metadata.get("delta.columnMapping.physicalName", name)
-    return name

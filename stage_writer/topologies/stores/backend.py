@@ -81,11 +81,7 @@ class MemoryBackend:
 
     def __init__(self) -> None:
         self._spaces: dict[Space, _Space] = {}
-        self._mark: str | None = None
-
-    @property
-    def mark(self) -> str | None:
-        return self._mark
+        self.mark: str | None = None
 
     def get(self, space: Space, key: bytes) -> bytes | None:
         held = self._spaces.get(space)
@@ -109,11 +105,11 @@ class MemoryBackend:
             space = self._spaces.setdefault(name, _Space())
             for key, value in changed.items():
                 space.put(key, value)
-        self._mark = mark
+        self.mark = mark
 
     def clear(self) -> None:
         self._spaces.clear()
-        self._mark = None
+        self.mark = None
 
     @property
     def size_bytes(self) -> int:
