@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from structlog.typing import FilteringBoundLogger
 
 from common.clock import SystemClock
+from common.kafka.transactions import KafkaTransactions
 from common.metrics import Metrics
 from common.ports import Clock
 from common.settings import Settings
@@ -20,7 +21,7 @@ from common.stage.topic_owners import StageTopicOwners
 from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering
 from delta_loader.check_result import Check
-from delta_loader.dead_letters.kafka import RawRecordFetcher, begin_delivery
+from delta_loader.dead_letters.kafka import RawRecordFetcher
 from delta_loader.load.kafka_partitions import KafkaPartitions
 from delta_loader.load.merged_keys import MergedKeys
 from delta_loader.load.ports import Ports, RefusalPorts
@@ -53,7 +54,8 @@ def spark_ports(
     store, definitions = stage_store(settings), tables.definitions
     replacer = SparkReplacer(spark, settings.stage.url)
     refusal_reader = ConstraintChecker(spark, settings.stage.url)
-    sends = RefusedToTopic(settings.kafka, settings.writer.group_id, refusal_reader.dead_letters, begin_delivery, store)
+    dead_letters, begin = refusal_reader.dead_letters, KafkaTransactions.begin
+    sends = RefusedToTopic(settings.kafka, settings.writer.group_id, dead_letters, begin, store)
     return Ports(
         stage=Stage(store, parallel, StageTopicOwners(settings, store, make=True, parallel=parallel)),
         tables=tables,

@@ -13,9 +13,8 @@ from confluent_kafka.admin import AdminClient
 from bootstrap.plans.state import Ends
 from common.errors import UsageError
 from common.kafka.bounded import close_within
-from common.kafka.client import QUIET, client_properties
+from common.kafka.client import QUIET, client_properties, taking_properties
 from common.kafka.errors import LastClientError, broker_error
-from common.kafka.properties import taking_properties
 from common.kafka.reader import require_allowed, topic_ids, topics_of
 from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition

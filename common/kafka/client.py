@@ -1,9 +1,12 @@
-"""The shared parts of the programs' Kafka clients. Imports no client: not every installation has one."""
+"""The shared parts of the programs' Kafka clients."""
 
 import logging
 import re
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import TopicDescription
 
 from common.errors import ConfigError
 from common.settings.section import Option
@@ -14,10 +17,6 @@ QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False
 
 _FILE = re.compile(r"\b((?:ssl|https)\.[a-z.]+\.location) failed")
-
-
-class Described(Protocol):
-    topic_id: object
 
 
 def client_properties(kafka: Mapping[str, Option]) -> dict[str, Option]:
@@ -39,7 +38,16 @@ def refused_property(reason: str) -> ConfigError:
     return ConfigError(msg, "fix the key below kafka; librdkafka's CONFIGURATION.md has them all")
 
 
-def topic_id(described: Described) -> str | None:
+def topic_id(described: TopicDescription) -> str | None:
     """A topic's id; None from a broker without topic ids, which returns zero."""
     text = str(described.topic_id)
     return None if described.topic_id is None or not text.strip("A=") else text
+
+
+@contextmanager
+def taking_properties() -> Iterator[None]:
+    """Wrap the creation of a client in this. Raises ConfigError for a property that librdkafka rejects."""
+    try:
+        yield
+    except KafkaException as error:
+        raise refused_property(error.args[0].str()) from error

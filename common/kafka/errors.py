@@ -1,4 +1,4 @@
-"""Turns Kafka's refusals and its client's failures into one error with a remedy. Imports no client.
+"""Turns Kafka's refusals and its client's failures into one error with a remedy.
 
 Rules:
 
@@ -10,7 +10,8 @@ Rules:
 
 import re
 from dataclasses import dataclass
-from typing import Protocol
+
+from confluent_kafka import KafkaError
 
 from common.errors import BrokerError, BrokerRefusedError
 
@@ -46,14 +47,6 @@ _IDENTITY = (
 _READS = {"TOPIC_AUTHORIZATION_FAILED": "topic", "GROUP_AUTHORIZATION_FAILED": "consumer group"}
 
 
-class KafkaFault(Protocol):
-    def name(self) -> str:
-        """The name in librdkafka, for example ``_SSL``."""
-
-    def str(self) -> str:
-        """The description from librdkafka."""
-
-
 @dataclass(slots=True)
 class LastClientError:
     """librdkafka's last reason for a missing connection (rule 1); `record` is its ``error_cb``."""
@@ -61,7 +54,7 @@ class LastClientError:
     name: str = ""
     text: str = ""
 
-    def record(self, fault: KafkaFault) -> None:
+    def record(self, fault: KafkaError) -> None:
         """Keep an error that names a cause. A refused certificate is followed by a mere broken connection."""
         broken = fault.name() == "_TRANSPORT" and self.is_refusal
         if fault.name() not in _NO_CAUSE and not broken:
@@ -73,13 +66,13 @@ class LastClientError:
         return self.name in _REFUSALS or _is_alert(self.name, self.text)
 
 
-def words(fault: KafkaFault) -> str:
+def words(fault: KafkaError) -> str:
     """The message from librdkafka (rule 3)."""
     return _TIMING.sub("", fault.str())
 
 
 def broker_error(
-    what: str, servers: str, fault: KafkaFault | None, client_error: LastClientError | None = None, *, user_of: str = ""
+    what: str, servers: str, fault: KafkaError | None, client_error: LastClientError | None = None, *, user_of: str = ""
 ) -> BrokerError:
     """The error of a failed request; ``user_of`` is the topic or the group that it was about."""
     name, text = ("", "no answer in time") if fault is None else (fault.name(), words(fault))
@@ -90,7 +83,7 @@ def broker_error(
     return kind(f"cannot {what} at Kafka {servers}: {text}", remedy(name, text, user_of))
 
 
-def member_error(servers: str, group: str, topic: str | None, fault: KafkaFault) -> BrokerError:
+def member_error(servers: str, group: str, topic: str | None, fault: KafkaError) -> BrokerError:
     """The error of a consumer that its group, or a topic's leader, does not let continue."""
     name, text = fault.name(), words(fault)
     kind = BrokerRefusedError if name in _REFUSALS else BrokerError

@@ -18,9 +18,8 @@ from confluent_kafka.admin import AdminClient, TopicMetadata
 
 from common.errors import BrokerError
 from common.kafka.bounded import close_within, result_of
-from common.kafka.client import QUIET, client_properties, topic_id
+from common.kafka.client import QUIET, client_properties, taking_properties, topic_id
 from common.kafka.errors import LastClientError, broker_error
-from common.kafka.properties import taking_properties
 from common.settings.section import Option
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.merged import kafka_topic

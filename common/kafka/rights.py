@@ -11,9 +11,8 @@ from confluent_kafka.admin import AclOperation, AdminClient, TopicDescription
 
 from common.errors import ConfigError
 from common.kafka.bounded import result_of
-from common.kafka.client import QUIET, client_properties
+from common.kafka.client import QUIET, client_properties, taking_properties
 from common.kafka.errors import LastClientError, broker_error
-from common.kafka.properties import taking_properties
 from common.settings.section import Option
 
 _TIMEOUT_S = 10.0

@@ -1,4 +1,4 @@
-"""Kafka for the dead letters that the loader makes: reads their records, and begins their delivery to a topic.
+"""Kafka for the dead letters that the loader makes: reads their records.
 
 Rules:
 
@@ -7,20 +7,13 @@ Rules:
 3. Records of a recreated topic are not those that were staged: the broker's topic id is compared, where both are known.
 """
 
-from __future__ import annotations
+from collections.abc import Collection, Iterator, Mapping
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
-
-from common.errors import BrokerError
 from common.kafka.reader import KafkaReader
 from common.settings import Settings
 from common.spans import Offset, Position, Span, TopicPartition
 from common.stage.merged import kafka_topic
 from delta_loader.load.ports import RawRecord
-
-if TYPE_CHECKING:
-    from common.kafka.delivering import DeliveryIdentity, Transactions
 
 _NEAR = 1000
 _AT_A_TIME = 1000
@@ -34,10 +27,6 @@ class RawRecordFetcher:
         self, partition: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
     ) -> Mapping[Offset, RawRecord]:
         """The records that Kafka still has; none if the topic has a new id. Raises BrokerError, ConfigError."""
-        try:
-            from common.kafka.reader import KafkaReader  # noqa: PLC0415 - the loader works without Kafka's client
-        except ImportError as error:
-            raise _no_client() from error
         given = {
             key: value
             for key, value in self._settings.kafka.items()
@@ -52,19 +41,6 @@ class RawRecordFetcher:
             return _read(reader, partition, offsets)
         finally:
             reader.close()
-
-
-def begin_delivery(identity: DeliveryIdentity, reached: Callable[[str], None]) -> Transactions:
-    """A `common.kafka.delivering.StartsDelivery`."""
-    try:
-        from common.kafka.transactions import KafkaTransactions  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise _no_client() from error
-    return KafkaTransactions.begin(identity, reached)
-
-
-def _no_client() -> BrokerError:
-    return BrokerError("Kafka's client is not installed with the loader", "install kafka-delta-express[stage-writer]")
 
 
 def _read(reader: KafkaReader, partition: TopicPartition, offsets: Collection[Offset]) -> dict[Offset, RawRecord]:

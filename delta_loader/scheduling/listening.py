@@ -19,7 +19,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 from structlog.typing import FilteringBoundLogger
 
@@ -27,9 +27,8 @@ from common import metrics as catalogue
 from common.backoff import Backoff
 from common.errors import BrokerError, ConfigError
 from common.kafka.bounded import close_within
-from common.kafka.client import QUIET, client_properties
-from common.kafka.errors import KafkaFault, LastClientError, broker_error
-from common.kafka.properties import taking_properties
+from common.kafka.client import QUIET, client_properties, taking_properties
+from common.kafka.errors import LastClientError, broker_error
 from common.kafka.reader import NO_GROUP, require_allowed
 from common.metrics import Metrics
 from common.settings.section import Option
@@ -62,7 +61,7 @@ class Listener:
         self._check_every_s = check_every_s
         self._servers = str(kafka["bootstrap.servers"])
         self._client_error = LastClientError()
-        self._away: KafkaFault | None = None
+        self._away: KafkaError | None = None
         self._notified: set[str] = set()
         self._lock = threading.Lock()
         self._arrived = threading.Event()
@@ -199,7 +198,7 @@ class Listener:
         if is_new:
             self._arrived.set()
 
-    def _hear_client(self, fault: KafkaFault) -> None:
+    def _hear_client(self, fault: KafkaError) -> None:
         self._client_error.record(fault)
         if fault.name() == "_ALL_BROKERS_DOWN":
             self._away = fault

@@ -8,9 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from common.kafka.bounded import result_of
 from common.kafka.client import QUIET, client_properties, topic_id
+from common.lagging.watch import query_offsets
 from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import kafka_partition
@@ -21,10 +24,6 @@ _IDS_TIMEOUT_S = 2.0
 
 def described_ids(admin: AdminClient, topics: Collection[Topic]) -> dict[Topic, str | None]:
     """The ids of those topics that the broker knows and describes. Raises KafkaException."""
-    from confluent_kafka import KafkaException, TopicCollection  # noqa: PLC0415 - see BrokerEnds._known
-
-    from common.kafka.bounded import result_of  # noqa: PLC0415 - the same
-
     ids: dict[Topic, str | None] = {}
     if not topics:
         return ids
@@ -55,7 +54,6 @@ class BrokerEnds:
         self._properties = dict(settings.kafka)
         self._streams = settings.streams
         self._timeout_s = timeout_s
-        self._client: AdminClient | None = None
 
     def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position] | None:
         """By partition, the position that the next record will have; None when Kafka does not answer in time.
@@ -82,38 +80,23 @@ class BrokerEnds:
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The ids of the broker's topics; None from a broker without topic ids, empty if it does not answer."""
         try:
-            from confluent_kafka import KafkaException  # noqa: PLC0415 - see _known
-        except ImportError:
-            return {}
-        try:
-            return described_ids(self._admin(), topics)
+            return described_ids(self._admin, topics)
         except KafkaException:
             return {}
 
+    @cached_property
     def _admin(self) -> AdminClient:
-        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - see _known
-
-        if self._client is None:
-            self._client = AdminClient({**client_properties(self._properties), "log_level": 0}, logger=QUIET)
-        return self._client
+        return AdminClient({**client_properties(self._properties), "log_level": 0}, logger=QUIET)
 
     @cached_property
     def _known(self) -> _TopicFacts | None:
-        try:
-            from confluent_kafka import KafkaException  # noqa: PLC0415 - status works without Kafka's client, too
-        except ImportError:
-            return None
         try:
             return self._ask()
         except KafkaException:
             return None
 
     def _ask(self) -> _TopicFacts:
-        from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 - see _known
-
-        from common.lagging.watch import query_offsets  # noqa: PLC0415 - the same
-
-        admin = self._admin()
+        admin = self._admin
         topics = {
             Topic(name): topic.partitions
             for name, topic in admin.list_topics(timeout=self._timeout_s).topics.items()

@@ -27,9 +27,8 @@ from confluent_kafka.admin import AdminClient
 from common.clock import SystemClock
 from common.errors import BrokerError, StateError
 from common.kafka.bounded import close_within
-from common.kafka.client import QUIET, client_properties
+from common.kafka.client import QUIET, client_properties, taking_properties
 from common.kafka.errors import LastClientError, broker_error
-from common.kafka.properties import taking_properties
 from common.kafka.reader import topic_ids
 from common.kafka.rights import Right
 from common.settings.section import Option

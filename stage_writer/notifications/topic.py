@@ -15,9 +15,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
-from common.kafka.client import QUIET, client_properties
+from common.kafka.client import QUIET, client_properties, taking_properties
 from common.kafka.errors import LastClientError, words
-from common.kafka.properties import taking_properties
 from common.metrics import Metrics
 from common.remedies import CONFIG
 from common.settings.section import Option
