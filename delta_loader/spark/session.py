@@ -101,6 +101,7 @@ def session_options(
     """All options that Spark starts with; ``environ`` is used where fsspec's S3 client uses it."""
     given = _given(settings)
     master = given.get("spark.master", "local[*]")
+    log_configuration = resources.files("delta_loader.spark") / "log4j2.properties"
     options = {
         "spark.app.name": "delta-loader",
         "spark.master": master,
@@ -116,7 +117,7 @@ def session_options(
         "spark.ui.showConsoleProgress": "false",
         # Not extraJavaOptions, which are reserved for the user.
         "spark.driver.defaultJavaOptions": " ".join(
-            (f"-Dlog4j2.configurationFile={_log_configuration()}", "-Duser.timezone=UTC", *java_options)
+            (f"-Dlog4j2.configurationFile={log_configuration}", "-Duser.timezone=UTC", *java_options)
         ),
         **s3_options(settings.stage.storage_options, environ),
         **log_store_options(given),
@@ -167,10 +168,6 @@ def s3_options(storage_options: Mapping[str, object], environ: Mapping[str, str]
     options["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     options["spark.hadoop.fs.AbstractFileSystem.s3.impl"] = "org.apache.hadoop.fs.s3a.S3A"
     return options
-
-
-def _log_configuration() -> str:
-    return str(resources.files("delta_loader.spark") / "log4j2.properties")
 
 
 def _given(settings: Settings) -> dict[str, str]:

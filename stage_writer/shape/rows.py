@@ -24,10 +24,6 @@ from stage_writer.decode.decode import Decoded
 from stage_writer.decode.rejects import Reject
 
 
-def _none() -> Index:
-    return np.zeros(0, np.int64)
-
-
 @dataclass(frozen=True, slots=True)
 class Stop:
     index: int
@@ -88,7 +84,7 @@ class Rows:
     """For each row, the index of its message. Rising (rule 2)."""
     rejects: tuple[Reject, ...] = ()
     """In any order, at most one per message."""
-    filtered: Index = field(default_factory=_none)
+    filtered: Index = field(default_factory=lambda: np.zeros(0, np.int64))
     """The messages that are left out: by a condition, or because they change no row. Rising."""
     violations: Mapping[str, Index] = field(default_factory=dict)
     """By rule of `expect`, the messages that break it, dead letters included. Rising."""
