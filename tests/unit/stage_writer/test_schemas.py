@@ -19,7 +19,7 @@ from stage_writer.partitions.resume_points import ResumePoint, ResumePoints
 from stage_writer.partitions.startup import PartitionStartup, StartedPartition
 from stage_writer.ports import Converter, KafkaMetadata, Result, Workers, WriterStage
 from stage_writer.record_converter import converter_of
-from stage_writer.schemas import LOOK_AT_SCHEMAS_S, Schemas
+from stage_writer.schemas import LOOK_AT_SCHEMAS_S, GainedColumns, Schemas
 from tests.fakes.group import Done, HandClock, InTurn
 
 FIRST_PAUSE_S = Backoff().next_s()
@@ -58,6 +58,7 @@ class Published:
 
     answers: dict[str, Evolved | Exception | None] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    offers: list[object] = field(default_factory=list)
     states: object = None
 
     def continued(self, stream: Stream) -> Evolved | None:
@@ -69,6 +70,7 @@ class Published:
 
     def gain(self, stream: Stream, offers: object) -> Evolved:
         assert offers
+        self.offers.append(offers)
         answer = self._answer(stream.app_id, "gain")
         assert answer is not None
         return answer
@@ -206,3 +208,44 @@ def test_older_answer_does_not_undo_an_agreement() -> None:
     world.schemas.refresh()
     assert world.stage.asked == ["orders first", "orders again", "orders gain"]
     assert "x" in world.columns("orders")
+
+
+def test_fields_that_come_with_one_marker_are_asked_for_together() -> None:
+    world = World(InTurn(), "orders")
+    assert world.goes_on("orders")
+    for columns in ("x BIGINT", "y BIGINT"):
+        assert world.schemas.waits(world.converters["orders"], parse_ddl(columns), "marker") is not None
+    world.stage.answers = {"orders": gained("orders", 1, "x BIGINT, y BIGINT")}
+    world.schemas.refresh()
+    assert world.stage.offers == [{"marker": parse_ddl("x BIGINT, y BIGINT")}]
+
+
+def test_field_that_was_left_out_is_asked_for_again_once_columns_were_published() -> None:
+    world, offered = World(InTurn(), "orders"), parse_ddl("x BIGINT")
+    assert world.goes_on("orders")
+
+    def waits() -> bool:
+        return world.schemas.waits(world.schemas.newest(world.converters["orders"]), offered, "marker") is not None
+
+    assert waits()
+    world.stage.answers = {"orders": gained("orders", 1, "y BIGINT")}
+    for _ in range(2):
+        world.schemas.refresh()
+    assert not waits(), "it stays in the rescue column"
+    world.stage.answers = {"orders": gained("orders", 2, "y BIGINT, z BIGINT")}
+    world.clock.now_s += LOOK_AT_SCHEMAS_S
+    world.schemas.refresh()
+    assert waits()
+
+
+def test_all_that_is_in_a_route_s_field_is_left_out_with_it() -> None:
+    world = World(InTurn(), "orders")
+    of_route = GainedColumns(
+        cast("WriterStage", world.stage), InTurn(), world.clock, structlog.get_logger(), by_route=True
+    )
+    world.stage.answers = {"orders": gained("orders", 1, "r STRUCT<y: BIGINT>")}
+    of_route.want(parse_ddl("r STRUCT<x: STRUCT<a: BIGINT>>"), "marker")
+    stream = world.converters["orders"].stream
+    assert [of_route.agree(stream), of_route.agree(stream)] == [False, True]
+    assert of_route.is_decided(parse_ddl("r STRUCT<x: STRUCT<b: BIGINT>>"))
+    assert not of_route.is_decided(parse_ddl("r STRUCT<z: BIGINT>"))
