@@ -1,4 +1,4 @@
-"""The stored forms of the project's own types, by their annotations: so a value and what is stored are one class.
+"""The stored forms of the project's own types, by their annotations: so a value and its stored form are one class.
 
 A dataclass is stored as an object with its fields, after the ``version`` of the format; a span as ``[start, end]``;
 what is known of Kafka partitions as an object by topic, and in it by number.

@@ -148,7 +148,7 @@ def _write(settings: Settings, slot: WorkerSlot | None, starting: StartingExit, 
         writer.service.run(until_caught_up=until_caught_up)
     finally:
         late = writer.close(settings.writer.revoke_timeout_s)
-        for timer in timers:  # one that waits holds the converters, and DuckDB prints what is left at the end
+        for timer in timers:  # a waiting timer holds the converters, and DuckDB prints leaked objects at the end
             timer.cancel()
             timer.join()
     log.info("ended")

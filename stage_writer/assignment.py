@@ -223,7 +223,7 @@ class AssignedPartitions:
         for assigned in list(self.by_partition.values()):
             if assigned.stop is None or assigned.in_flight is not None or not assigned.buffer.is_empty:
                 continue
-            if assigned.tail is None:  # what is given up continues a chain, or its origin
+            if assigned.tail is None:  # a given-up range continues a chain, or its origin
                 try:
                     chain_origin = ChainOrigin(assigned.buffer.end, topic_id=assigned.lineage.topic_id)
                     self._stage.chains.begin(assigned.partition, chain_origin)

@@ -139,7 +139,7 @@ class PartitionState:
         return read_chain(staged.marker for staged in self.staged if staged.marker is not None)
 
     def end_of(self, marker: StagedMarker) -> Position:
-        """Where a marker's span ends; an unreadable one is assumed to reach up to the next marker."""
+        """The end of a marker's span; an unreadable marker is assumed to reach up to the next one."""
         if marker.marker is not None:
             return marker.marker.span.end
         later = [other.name.start for other in self.staged if other.name.start > marker.name.start]

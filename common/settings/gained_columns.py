@@ -1,6 +1,6 @@
 """Which columns one of a stream's tables gains, of fields that its records offer (common/schema/agreement.py).
 
-Rule: what a stream has gained is published, and offered, under the names that records have, so an edit of `rename`,
+Rule: a stream's gained columns are published, and offered, under the records' names, so an edit of `rename`,
 `field_names` or `explode` leaves it true. The table has, and gains, columns of its own names. What is published stays
 published, also while a setting gives two of its fields the same column: that is then the first one's.
 """

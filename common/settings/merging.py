@@ -1,4 +1,4 @@
-"""What a stream's `merge` means for its rows: keys, order, operation, and the types that these may have."""
+"""The effects of a stream's `merge` on its rows: keys, order, operation, and the types that these may have."""
 
 from common.schema import DataType, DecimalType, Primitive, type_to_ddl
 from common.settings.columns import (

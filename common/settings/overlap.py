@@ -3,7 +3,7 @@
 Rules:
 
 1. Each stream that reads a topic has chains of its own. One of them, the topic's *owner*, has the chains with the
-   topic's name; those of the others have their app_id in the name (common/stage/merged.py, rule 4).
+   topic's name; the others' chains have their app_id in the name (common/stage/merged.py, rule 4).
 2. The owner is in the stage (common/stage/topic_owners.py) and never changes, so the order of the streams in a config,
    which people edit, decides nothing.
 3. Streams with a topology, and streams that share a table, cannot share a topic: a topology's chains are named by its

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A window is two times of the day in ``time_zone``; one that ends before it starts spans midnight. Its end is
+1. A window is two times of the day in ``time_zone``; if it ends before it starts, it spans midnight. Its end is
    exclusive.
 2. A stream's Z-order is checked against its columns by checks/columns.py; conditions that depend on the table
    (statistics, liquid clustering) are reported by the run.

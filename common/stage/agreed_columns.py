@@ -3,7 +3,7 @@
 Rules:
 
 1. ``columns/<app_id>/<version, 20 digits>.json`` has the columns of the stream's records, made by exclusive create; the
-   highest version counts. Of two writers that found different columns, the second to write takes those of the first.
+   highest version counts. If two writers find different columns, the second to write takes the first one's.
 2. They are to the stream what declared columns are to another one: a restart, another writer and the loader use the
    same. What a stream gains by `unknown_fields: evolve` is not among them (common/stage/evolved.py).
 3. Nothing else refers to a version: markers have the schema of their own files. So deleting these objects loses no

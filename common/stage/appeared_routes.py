@@ -8,7 +8,7 @@ Rules:
 2. A writer adds a route before it stages a row for it, and a loader reads the routes after it has listed the markers.
    So it knows the table of every marker that it reads.
 3. The keys of a table that has keys of its own are agreed on with its route, and never change.
-4. Of names that differ in case only, the first one has a table: catalogs and some stores take them for the same.
+4. Of names that differ in case only, the first gets the table: catalogs and some stores treat them as the same.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Rules:
 5. An empty marker is one made by hand, unless the flush that continues from it shows that a writer had made it: that
    flush starts at another position than the next one, or has a digest of its content. Where nothing continues from it
    yet, it follows a flush, and its name is padded, a writer has most likely made it, too. Such a marker was *emptied*:
-   its records are not covered, and it is read as one that cannot be.
+   its records are not covered, and it counts as unreadable.
 """
 
 from collections.abc import Iterable, Mapping

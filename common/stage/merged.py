@@ -11,7 +11,7 @@ Rules:
    the positions that it is the sum of; a `MergedPosition` does. It is compared and counted with like any position.
 3. The stored form of such a chain's position (a marker's end, a chain origin) has the inputs' positions in addition to
    the sum. Reading can only continue from such a position. Markers of older releases do not have them for their start.
-4. Where streams share a topic, one of them has the chain with the topic's own name, and each other one has a chain with
+4. If streams share a topic, one stream has the chain with the topic's own name, and each other stream has a chain with
    ``@`` and its app_id after it (common/stage/topic_owners.py), a character that no topic's name contains either. Its
    positions are those of the Kafka partition. Only what asks Kafka, and what a row says of its record, has the topic's
    own name: `topics_of`, `inputs_of`.

@@ -3,7 +3,7 @@
 Rules:
 
 1. An outbox is written before the marker of its flush and named by it, and never changed. It is deleted once its
-   records are in their topics: a marker may name one that is gone.
+   records are in their topics: a marker may name a deleted outbox.
 2. A marker names all outboxes of its chain that are not known to be delivered, the oldest first. The chain's last
    marker is therefore all that a new owner needs.
 """

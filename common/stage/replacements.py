@@ -1,4 +1,4 @@
-"""Staged replacements: rows that were converted again from Kafka and wait to replace those of a range.
+"""Staged replacements: rows that were converted again from Kafka and wait to replace a range's rows.
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""The counts in a commit's user metadata, by which a table can be reconciled with what was staged for it.
+"""The counts in a commit's user metadata, which reconcile a table with the records staged for it.
 
 Rules:
 
@@ -9,7 +9,7 @@ Rules:
    count as proved.
 3. If a marker is loaded in part, it is not counted which of its records these are: its partition has no counts in that
    commit, and the table's own statistics are used.
-4. Where records are routed to several tables, ``rows`` are those of all of them; ``here`` is this table's part.
+4. If records are routed to several tables, ``rows`` counts the rows of all tables, and ``here`` this table's.
 5. A commit that replaces rows names the range and counts the rows that it wrote; Delta's own metrics count the rows
    that it deleted.
 """

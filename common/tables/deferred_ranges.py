@@ -1,4 +1,4 @@
-"""The ranges that a secondary table may still lack of what the main table is past, recorded in the main table's log.
+"""The loaded ranges that a secondary table may still lack, recorded in the main table's log.
 
 Rules:
 

@@ -138,7 +138,7 @@ class _Lineage:
     def _turn(self, commit: LoggedCommit) -> None:
         self.cause = self.cause or commit
         if self.floor is None or commit.version > self.floor:
-            # What is on the lineage so far came after it, and had not seen it.
+            # The commits on the lineage so far came after it, and had not seen it.
             self.turned = commit.version
             self.floor = None
             self.here.clear()

@@ -1,4 +1,4 @@
-"""What a table requires of its rows and of its writers, from its protocol, its properties and its columns.
+"""A table's requirements on rows and writers, from its protocol, properties and columns.
 
 For each feature that Delta 4.4 knows, its requirements are listed here. A table with any other feature is refused.
 

@@ -25,7 +25,7 @@ class Entry:
     kind: str
     """Spark's term: ``EXTERNAL``, ``MANAGED``, ``VIEW``."""
     provider: str
-    """The format, for example ``delta``; empty if there is none."""
+    """The format, for example ``delta``; empty if it has none."""
     location: str
     """The table's location; empty if it has none."""
 

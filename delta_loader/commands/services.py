@@ -1,4 +1,4 @@
-"""``delta-loader services``: past maintenance of the tables, and what is due; ``--run`` does it now, with Spark."""
+"""``delta-loader services``: past maintenance of the tables, and due tasks; ``--run`` does it now, with Spark."""
 
 from __future__ import annotations
 

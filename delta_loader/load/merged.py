@@ -99,7 +99,7 @@ class MergedLoads:
             return True
         if is_merged(partition.topic):
             return False
-        # One that has ended since the markers were listed, before `check_repairs`, shows in the origin alone.
+        # A repair that ended after the markers were listed, before `check_repairs`, shows in the origin alone.
         origin = newest_origin(self._stage, partition)
         return origin is not None and origin.first_position != known
 

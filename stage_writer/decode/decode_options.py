@@ -3,8 +3,8 @@
 Rules:
 
 1. A `DecodeOptions` is for one value and its content; `at` gives the reading one level inside it.
-2. What a native decoder takes is the row that the strict decoder would give, formats and NOT NULL included. It takes
-   nothing that the strict decoder refuses; leaving a message proves nothing about it.
+2. A native decoder returns the row that the strict decoder would, formats and NOT NULL included. It takes nothing that
+   the strict decoder refuses; leaving a message proves nothing about it.
 3. It may be missing, for a schema or on a machine: then the decoder does all the work.
 """
 

@@ -90,7 +90,7 @@ class KafkaSource:
         while True:
             with self._connection.errors("consume"):
                 fetched = self._fetcher.take(timeout_s, polled_bytes)
-            moved = {from_kafka(*partition) for partition in self._fetcher.moved}  # what was read of these is dropped
+            moved = {from_kafka(*partition) for partition in self._fetcher.moved}  # their records are dropped
             before, fresh = polled.without(moved), self._reading.accept(fetched)
             polled = Polled(before.batches + fresh.batches, {**before.ends, **fresh.ends}, before.faults + fresh.faults)
             polled_bytes = sum(batch.memory_bytes for batch in polled.batches)

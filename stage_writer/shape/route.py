@@ -154,7 +154,7 @@ class Router:
             self._settle(self._appearing, routes)
         route_indexes = pc.fill_null(pc.index_in(routes, value_set=self._values), -1).to_numpy()
         unknown = route_indexes < 0
-        numbers = self._numbers[route_indexes]  # the last one is for what is none of them
+        numbers = self._numbers[route_indexes]  # the last one is for all other rows
         lost = np.zeros(len(rows), np.bool_)
         refused = unknown if self._refuses else np.zeros(len(unknown), np.bool_)
         if self._appearing is not None and unknown.any():

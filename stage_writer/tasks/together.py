@@ -4,7 +4,7 @@ Rules:
 
 1. Which task converts a batch is decided when the batch is added. A task that is closed by the time of the conversion
    converts nothing, and a newer task of its partition is not used for it.
-2. A portion's rows go into their buffers before the next one is converted (stage_writer/intake.py): state and rows
+2. A portion's rows go into their buffers before the next portion is converted (stage_writer/intake.py): state and rows
    change together.
 """
 

@@ -1,7 +1,7 @@
 """The writer's current state, for its status page and its gauges.
 
 Rule: all of it is read from another thread than the loop's, from copies of its dictionaries; so the values of two
-partitions may be from slightly different times, and this module must not change what it reads.
+partitions may be from slightly different times, and this module must not change the writer.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The properties of a new table other than its columns and partitioning, and what it copies from a template. Pure.
+"""The properties of a new table other than its columns and partitioning, and the parts copied from a template. Pure.
 
 Rules:
 

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A version of a row is what an upsert made of it. It is valid from its own time to that of the key's next change, and
-   current while there is none. A delete ends a version and makes none; with soft deletes it makes one that is flagged.
+1. Each upsert makes a version of a row. It is valid from its own time to that of the key's next change, and current
+   while there is none. A delete ends a version and makes none; with soft deletes it makes one that is flagged.
 2. Without a sequence the events of a key follow one another in Kafka's order, and none is late: an event whose time is
    lower than that of the one before it has the time of that one, also across loads. So the current versions are what a
    merge without history would have made, and no version is lost where times are equal. A delete of a key that has no
@@ -121,7 +121,7 @@ class HistoryStatement(MergeInputs):
             f"false AS {q(_IS_VERSION)}, true AS {q(_ENDS)}, NULL AS {q(_END)} {self._there()} "
             f"AND {self.t(VALID_TO)} IS NOT NULL"
         )
-        # What happened at one time: an event of the load counts before what the table has, and a version before an end.
+        # At one time, an event of the load counts before the table's, and a version before an end.
         window = f"OVER (PARTITION BY {self.keys()}, {q(_AT)}"
         is_there = f"max(CASE WHEN {q(_IS_VERSION)} AND NOT {q(_IS_EVENT)} THEN 1 ELSE 0 END) {window}) = 1"
         together = (

@@ -5,9 +5,9 @@ Rules:
 1. A record is read with the schema that it was written with. With a reader's schema, fastavro resolves the two first:
    defaults, aliases and promotions are then the reader's. It resolves bare values, so a decimal of another scale or a
    time of another unit would become another value: such schemas are refused (`require_same_units`).
-2. The bytes are exactly one record (`avro_bytes`): what is behind it, what ends early and what is no UTF-8 is refused.
+2. The bytes are exactly one record (`avro_bytes`): trailing bytes, a truncated record and invalid UTF-8 are refused.
 3. fastavro gives the bare values, without logical types, and each member of a choice in a record of its own: so nothing
-   is rounded and no choice is guessed. A plan of the record (`avro_plan`) says what the JSON of each value is.
+   is rounded and no choice is guessed. A plan of the record (`avro_plan`) defines the JSON of each value.
 4. The ordinary records of a block may be taken by a reader in C (`MakeAvroPass`); the result is the same without.
 """
 
@@ -132,7 +132,7 @@ def _not_a_record(problem: str) -> Refusal:
     return Refusal(ErrorClass.INVALID_RECORD, f"the message is not one record of its Avro schema: {problem}")
 
 
-# What fastavro lets through where bytes are not what the schema says.
+# The errors that fastavro lets through for bytes that do not match the schema.
 _MALFORMED = (
     EOFError,
     ValueError,

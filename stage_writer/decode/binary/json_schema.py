@@ -3,10 +3,10 @@
 Rules:
 
 1. A record that the schema allows goes on as it is, byte by byte; the others are refused with the first problem.
-2. A message that is no JSON goes on too: the stream's decoder says what is wrong with it. JSON that Python does not
-   parse, too deep or with a number of thousands of digits, cannot be checked and is refused.
-3. The draft is the one that the schema names, or draft 7, Confluent's default. Nothing is fetched: a schema refers to
-   itself and to its references in the registry only.
+2. A message that is not JSON is passed on too: the stream's decoder reports the error. JSON that Python does not parse,
+   too deep or with a number of thousands of digits, cannot be checked and is refused.
+3. The draft is the schema's, or draft 7, Confluent's default. Nothing is fetched: a schema refers to itself and to its
+   references in the registry only.
 """
 
 from __future__ import annotations

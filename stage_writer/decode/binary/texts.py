@@ -7,7 +7,7 @@ Rules:
 1. A value's text holds it exactly, so the decoder refuses what does not fit its column, in the same words for all
    formats: numbers with all their digits, bytes as base64 or hex, times as ISO 8601 or as the epoch that `formats` asks
    for. NaN and the infinities, which JSON lacks, are strings that a DOUBLE or FLOAT column accepts (`DecodeOptions`).
-2. What the column is decides the text where there is a choice: a time is its number for a column of a number.
+2. If a value has several texts, the column's type decides: a time is its number for a column of a number.
 3. Bytes are not text: for a STRING column they are refused here.
 """
 

@@ -6,7 +6,7 @@ Rules:
    image is then the new one with the old values of these fields, so it has the new ``sequence``: the moment of the
    change.
 2. A derived key is known only once it is computed, so each update deletes the row of its old image first. The event's
-   own row follows it in the same message: for a key that did not change, that is the one that counts.
+   own row follows it in the same message: for a key that did not change, that row counts.
 3. An old key that is null deletes nothing: no row has it.
 """
 

@@ -66,7 +66,7 @@ class MergingSource:
         chains = self._chains.by_partition
         is_ready = any(chain.is_ready for chain in chains.values())
         fetched = self._inner.poll(0.0 if is_ready else timeout_s)
-        polled = fetched.without(self._starting)  # what was read of these is from another position
+        polled = fetched.without(self._starting)  # records already read of these are from another position
         self._settle()
         batches: list[MessageBatch] = []
         for batch in polled.batches:

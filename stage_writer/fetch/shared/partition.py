@@ -146,7 +146,7 @@ class SharedPartition:
     def reach_end(self, end: Position) -> None:
         """Kafka reports that it ends there, for now."""
         if self.position is None or end < self.position:
-            return  # what is behind it was read meanwhile
+            return  # the records after it were read meanwhile
         self.position = self.end = end
         self._confirm()
         for chain in self.chains:

@@ -1,4 +1,4 @@
-"""Change events whose array `explode` makes rows of: what each must have, checked before its rows are made.
+"""Change events whose array `explode` turns into rows: required fields, checked before the rows are made.
 
 Rules:
 

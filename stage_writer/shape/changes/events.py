@@ -3,7 +3,7 @@
 Rules:
 
 1. An event whose key has a null is a reject, and so is an upsert without a sequence. A delete without one always
-   applies, because a tombstone has only its key. What is in an exploded element was checked before (`Elements`).
+   applies, because a tombstone has only its key. Exploded elements were checked before (`Elements`).
 2. A tombstone is a row that deletes, with the key columns of its message key, and null in the others. So each message
    of such a stream is a row, a dead letter or a filtered one, in the order of offsets.
 3. The column for soft deletes has the value that the table is to show for each row.

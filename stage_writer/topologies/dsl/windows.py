@@ -7,7 +7,8 @@ Rules:
 2. A session is ``[first record, last record]``, both inclusive, and includes each record within the gap of it.
 3. A window is closed when the stream time that its operator has seen is past the window's end and grace. A record for a
    closed window is late: it changes nothing, and is counted or put aside (`ProcessorContext.drop`).
-4. The grace is always explicit, because it decides what is lost: there is a factory with it and one without.
+4. The grace is always explicit, because it decides which records are dropped: there is a factory with it and one
+   without.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Rules:
 
-1. A value that is read equals the one that was put, in the same type: text, whole numbers of any size, floats,
-   booleans, None, bytes, Decimal, date, datetime, time, timedelta, lists, tuples, dicts (keys of any of these), and
-   windowed keys. Any other type is refused by name, subclasses included: it would be read as another type.
+1. A read value equals the stored one, in the same type: text, whole numbers of any size, floats, booleans, None, bytes,
+   Decimal, date, datetime, time, timedelta, lists, tuples, dicts (keys of any of these), and windowed keys. Any other
+   type is refused by name, subclasses included: it would be read as another type.
 2. Reading never runs code (so no pickle): the bytes may come from anywhere.
 3. The form is MessagePack, with the extensions below. They are part of the stored format: their codes are never reused.
 """

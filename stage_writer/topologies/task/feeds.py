@@ -1,7 +1,7 @@
 """The input records of the first processors.
 
-A feed is what one source or early step passes from one input to one function. Several feeds of a task are processed
-message by message: all functions for one message, in topology order, and then those for the next.
+A feed is the data that one source or early step passes from one input to one function. Several feeds of a task are
+processed message by message: all functions for one message, in topology order, and then those for the next.
 """
 
 from __future__ import annotations
