@@ -70,7 +70,7 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
         if older:
             return Restart(state.partition, None, older, ("its new chain has started; these are of the old one",))
         return UnchangedPartition(state.partition, "its chain belongs to the current topic")
-    notes = list(_lost(state, give_up=give_up))
+    notes = list(_lost(state, give_up=give_up, at=at))
     if at is not None:
         notes.append(f"records of Kafka from {at} on are loaded as new ones; rows of the old chain stay in the tables")
     elif state.chain_topic_id is None or state.topic_id is None:
@@ -123,10 +123,11 @@ def _require_whole(state: PartitionState) -> None:
             f"{state.partition} ends at {high} in Kafka, before its chain's end {end}: the topic is the same, but "
             "lost its last records; a chain that starts at its first record would load the rest a second time"
         )
-        where = f"--partition {state.partition.partition} --at {high}"
-        raise UsageError(
-            msg, _OTHER_STREAM if is_merged(state.partition.topic) else f"start where Kafka's records differ: {where}"
+        differ = (
+            f"start where Kafka's records differ (`delta-loader verify {CONFIG} --kafka` names the offset; if it names "
+            f"none, it is {high}): --partition {state.partition.partition} --at OFFSET"
         )
+        raise UsageError(msg, _OTHER_STREAM if is_merged(state.partition.topic) else differ)
 
 
 def _require_place(state: PartitionState, at: Position) -> None:
@@ -141,8 +142,13 @@ def _require_place(state: PartitionState, at: Position) -> None:
         raise UsageError(msg, f"use an offset of {low} to {last}" if low <= last else "remove --at")
 
 
-def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None) -> tuple[str, ...]:
-    """Staged records, neither loaded nor staged again from Kafka when a chain starts at ``begin`` (rules 2, 4)."""
+def _lost(
+    state: PartitionState, *, give_up: bool, begin: Position | None = None, at: Position | None = None
+) -> tuple[str, ...]:
+    """Staged records, neither loaded nor staged again from Kafka when a chain starts at ``begin`` (rules 2, 4).
+
+    Where it starts ``at`` a position because Kafka lost records, Kafka may have others instead of the staged ones.
+    """
     broken = next((staged for staged in state.staged if staged.marker is None), None)
     if broken is not None and not give_up:
         msg = f"the marker {broken.path} {broken.problem}, so it is unknown what the old chain of {state.partition} has"
@@ -160,6 +166,8 @@ def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None
         msg = f"[{first}, {end}) of the old {state.partition} is staged and not loaded into every table"
         load = f"load it with `delta-loader run {CONFIG} --once`" if begin is None else f"use --at {first}"
         raise UsageError(msg, f"{load}, or give it up with --give-up")
+    if at is not None and at <= first:
+        return (f"[{first}, {end}) was staged and never loaded: Kafka's records of these offsets are loaded instead",)
     return (f"[{first}, {end}) of the old topic is given up: it was staged and never loaded",)
 
 

@@ -214,8 +214,8 @@ def _remedy(url: str, app_id: str, back: Rollback) -> str:
     if back.kind is RollbackKind.UNKNOWN:
         return (
             f"compare the table's rows with these positions; if it has them, `{command} --go-on --yes`; if not, "
-            f"`{repair('restart', min(back.positions))} --at OFFSET --yes` loads again from the first one that it lacks"
-            f"{_no_sooner(back)}"
+            f"`{repair('restart', min(back.positions))} --at OFFSET --give-up --yes` loads again from the first one "
+            f"that it lacks, also what is staged from there on{_no_sooner(back)}"
         )
     return (
         f"`{command} --replay` loads what it lacks again, `{command} --go-on` accepts it as it is; both "

@@ -254,7 +254,7 @@ def test_restart_of_a_truncated_topic_needs_a_start_position() -> None:
     short = state(*OLD, table=20, now="old", ends=(3, 12))
     with pytest.raises(UsageError, match="ends at 12 in Kafka, before its chain's end 20") as caught:
         plan_restart(short, give_up=True)
-    assert "--partition 0 --at 12" in caught.value.remedy
+    assert "if it names none, it is 12): --partition 0 --at OFFSET" in caught.value.remedy
     for ends in ((3, 12), (3, 50)):  # also once new records have taken the lost offsets
         plan = instance(
             Restart,
@@ -267,8 +267,11 @@ def test_restart_of_a_truncated_topic_needs_a_start_position() -> None:
     for position, high in ((2, 12), (13, 12), (21, 50)):
         with pytest.raises(UsageError, match=rf"Kafka has \[3, {high}\) of orders/0, and its chain ends at 20"):
             plan_restart(replace(short, ends=Ends(Position(3), Position(high))), give_up=True, at=Position(position))
+    waiting = replace(short, ends=Ends(Position(3), Position(50)), table=Position(15))
     with pytest.raises(UsageError, match="staged and not loaded"):
-        plan_restart(replace(short, table=Position(15)), give_up=False, at=Position(8))
+        plan_restart(waiting, give_up=False, at=Position(8))
+    for begins, note in ((8, "Kafka's records of these offsets are loaded instead"), (16, "is given up")):
+        assert note in instance(Restart, plan_restart(waiting, give_up=True, at=Position(begins))).notes[0]
 
 
 def test_restart_with_unknown_topic_ids_warns_of_a_second_load() -> None:

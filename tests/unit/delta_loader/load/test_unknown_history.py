@@ -169,6 +169,9 @@ def test_log_that_begins_after_the_last_load_holds_new_loads(world: World) -> No
     assert "version 15" in held.problem
     assert "orders/0 up to 10" in held.problem
     assert "bootstrap accept" in held.remedy
+    assert f"bootstrap restart {CONFIG} --topic orders --partition 0 --at OFFSET --give-up --yes" in held.remedy, (
+        "without --give-up the staged records, which are held, refuse the restart"
+    )
     assert len(world.staging.markers()) == 2  # what may have been loaded is not settled
     assert world.begun(0) == [0]
     world.go_on(15)
