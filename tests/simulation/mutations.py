@@ -7,25 +7,25 @@ and are broken in the model (model/).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 from bootstrap.apply.repair_lock import RepairLocks
-from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
+from bootstrap.plans.restart import Restart, UnchangedPartition
 from bootstrap.plans.state import PartitionState
 from bootstrap.plans.task_states import TaskStates
 from common.errors import BrokerError
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore
-from common.schema import agreement
+from common.schema.agreement import Agreement
 from common.settings import Stream, gained_columns
 from common.spans import MAX_POSITION, Position, Topic, TopicPartition
 from common.stage.leases import Epoch
-from common.stage.markers import Manifest, Marker, MarkerName, StagedTable
-from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
-from common.tables.transactions import TxnIds
+from common.stage.markers import Manifest, Marker, MarkerName
+from common.stage.state_files import EMPTY_STATE, MarkedState, StateFiles
 from delta_loader.lease.holder import LoaderLease
 from delta_loader.load import commit_load, committer, planning, settling
 from delta_loader.load.catch_up import CatchUp
@@ -39,7 +39,6 @@ from delta_loader.scheduling.schedule import Schedule
 from delta_loader.tables import commits
 from delta_loader.tables.commits import CommitNaming, CommitOutcome, TableCommit, rows_commit, side_commit
 from delta_loader.tables.file_split import FileSplit
-from delta_loader.tables.load_modes.refused import RefusedRecord
 from delta_loader.tables.merging.elements import ElementStatement
 from delta_loader.tables.merging.inputs import MergeInputs
 from delta_loader.tables.merging.unmatched_deletes import UnmatchedDeletes
@@ -51,7 +50,7 @@ from stage_writer.changelog.ports import Appended, ChangelogMessage
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.outbox import delivery
 from stage_writer.outbox.outlets import KafkaOutlet
-from stage_writer.parquet.buffer import Buffer, EncodedFile, TableFormat
+from stage_writer.parquet.buffer import Buffer
 from stage_writer.partitions import claim_guards
 from stage_writer.partitions.buffers import Buffers
 from stage_writer.partitions.claim_guards import TopicMonitor
@@ -59,760 +58,458 @@ from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.flush_decision import FlushReason
 from stage_writer.partitions.freshness import Freshness
 from stage_writer.partitions.partition import AssignedPartition
-from stage_writer.ports import FlushIdentity, FlushOutcome, LostClaim, StateStore
+from stage_writer.ports import FlushOutcome, LostClaim
 from stage_writer.stage import staging
 from stage_writer.stage.state_files import StageState
 from stage_writer.tasks import kept
 from stage_writer.tasks import topology as tasks_topology
-from stage_writer.tasks.kept import KeptTask
-from stage_writer.tasks.topology import TopologyConverter, _Changed
-from stage_writer.topologies.stores import Changes, TaskStores
+from stage_writer.tasks.topology import TopologyConverter
+from stage_writer.topologies.stores import TaskStores
 from stage_writer.topologies.stores.disk import DiskBackend
-from tests.simulation import appearing_mutations, hostile_mutations, operators
-from tests.simulation import identity_mutations as broken
-from tests.simulation import origin_mutations as origins
-from tests.simulation import pause_mutations as pauses
-from tests.simulation import replay_mutations as replays
-from tests.simulation import shared_mutations as shared
+from tests.simulation import (
+    appearing_mutations,
+    hostile_mutations,
+    identity_mutations,
+    operators,
+    origin_mutations,
+    pause_mutations,
+    replay_mutations,
+    shared_mutations,
+)
 from tests.simulation.changelog import TOPIC_ID, SimulatedTopics, written_after
 from tests.simulation.delta_log import DeltaLog
-from tests.simulation.editing import CALLED, MOVED, RENAMED, TENDED
+from tests.simulation.mutation import Mutation, changed, wrapped
 from tests.simulation.outgoing import SimulatedTransactions
-from tests.simulation.run import run
 from tests.simulation.store import SimulatedStore
 from tests.simulation.world import (
     BROKEN_TABLES,
     CONTESTED,
-    FIRST_LOADS,
     LATE_CLAIMS,
     LATE_COMMITS,
     LATE_LOADS,
-    LATE_ORIGINS,
     MACHINES_STOP,
     MANY_REPAIRS,
-    MANY_REPLAYS,
     OPERATED,
-    OPERATED_EARLY,
     RECREATED,
     REGISTRY_AWAY,
     SIGNS_LOST,
     UNDELIVERED,
     UNSTEADY,
-    Chances,
 )
 from tests.simulation.worlds import Worlds
 
-CEILING = 50
-"""Histories within which each broken rule is found."""
-MEDIAN = 10
-"""The same for half of the rules."""
+# Claims and flushes.
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    histories: int
-    is_found: bool
-    crashes: int
-    """Histories in which a service crashed by the broken code: they show nothing."""
+def _create_anyway(self: SimulatedStore, path: str, data: bytes) -> CreateOutcome:
+    self.write(path, data)
+    return Created()
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    rule: str
-    breaking: Callable[[], AbstractContextManager[object]]
-    chances: Chances | None = None
-    """The world in which it shows; all of them in turn when absent."""
-    worlds: Worlds = Worlds.PLAIN
+def _claim_first(real: Callable[..., FlushOutcome], self: staging.Job) -> FlushOutcome:
+    marker, data = self._seal(self._encode())
+    return real(self) if self._stage.chains.claim(marker.name, data) else LostClaim()
 
-    def search(self, first: int = 0, most: int = CEILING) -> Search:
-        """Run histories, at most ``most``, until one finds the broken rule, starting at a seed."""
-        crashes = 0
-        for number, seed in enumerate(range(first, first + most), 1):
-            is_caught = self.is_caught(seed)
-            if is_caught:
-                return Search(number, is_found=True, crashes=crashes)
-            crashes += is_caught is None
-        return Search(most, is_found=False, crashes=crashes)
 
-    def is_caught(self, seed: int) -> bool | None:
-        """Whether the invariants or the final check reject one history; None where a service crashed by the broken
-        code."""
-        with self.breaking():
-            try:
-                verdict = run(seed, self.worlds, self.chances)
-            except Exception:  # noqa: BLE001 - any error of broken code
-                return None
-        return None if verdict.crashed else bool(verdict.problems)
+def _forget_the_flush(_self: assignment.AssignedPartitions, owned: AssignedPartition) -> None:
+    owned.in_flight = None
 
 
-def _create_is_not_exclusive() -> AbstractContextManager[object]:
-    def create(self: SimulatedStore, path: str, data: bytes) -> CreateOutcome:
-        self.write(path, data)
-        return Created()
+def _start_regardless(
+    real: Callable[..., None], self: flushes.Flushes, owned: AssignedPartition, why: FlushReason
+) -> None:
+    owned.in_flight = None
+    real(self, owned, why)
 
-    return patch.object(SimulatedStore, "create", create)
 
+def _delete_what_lost(
+    real: Callable[..., FlushOutcome], self: staging.Job, marker: Marker, data: bytes, files: list[staging.NewFile]
+) -> FlushOutcome:
+    outcome = real(self, marker, data, files)
+    if isinstance(outcome, LostClaim):
+        for file in files:
+            self._stage._tables(file.table.url).delete([file.staged.path])
+    return outcome
 
-def _a_lost_claim_is_ignored() -> AbstractContextManager[object]:
-    return patch.object(StagedChains, "claim", lambda self, name, data: self._store.create(name.path, data) or True)
 
+def _forget_own_marker(
+    real: Callable[..., CreateOutcome], self: SimulatedStore, path: str, data: bytes
+) -> CreateOutcome:
+    """When the answer to its claim was lost."""
+    there = path.startswith("done/") and self._full(path) in self._bucket.objects
+    return AlreadyExists() if there else real(self, path, data)
 
-def _the_marker_comes_before_the_files() -> AbstractContextManager[object]:
-    run, upload = staging.Job.run, staging.ObjectStage.upload
 
-    @contextmanager
-    def broken() -> Iterator[None]:
-        def claim_first(self: staging.Job) -> FlushOutcome:
-            marker, data = self._seal(self._encode())
-            if not self._stage.chains.claim(marker.name, data):
-                return LostClaim()
-            return run(self)
+def _longer(manifest: Manifest) -> Manifest:
+    return replace(manifest, span=replace(manifest.span, end=Position(manifest.span.end + 1)))
 
-        with patch.object(staging.Job, "run", claim_first), patch.object(staging.ObjectStage, "upload", upload):
-            yield
 
-    return broken()
+def _named_alike(real: Callable[..., staging.NewFile], self: staging.ObjectStage, *file: object) -> staging.NewFile:
+    with patch.object(self, "_unique", lambda: "00000000-0000-4000-8000-000000000000"):
+        return real(self, *file)
 
 
-def _memory_is_trusted_after_a_lost_claim() -> AbstractContextManager[object]:
-    def restart(_self: assignment.AssignedPartitions, owned: AssignedPartition) -> None:
-        owned.in_flight = None
+def _reach_end_regardless(real: Callable[..., None], self: AssignedPartition, position: Position) -> None:
+    wait, self.wait = self.wait, None
+    real(self, position)
+    self.wait = wait
 
-    return patch.object(assignment.AssignedPartitions, "restart", restart)
 
+def _resume_without_seeking(real: Callable[..., None], self: DependencyWaits, *given: object, **named: bool) -> None:
+    with patch.object(self._source, "seek", lambda *_: None):
+        real(self, *given, **named)
 
-def _repeated_records_are_taken() -> AbstractContextManager[object]:
-    return patch.object(MessageBatch, "after", lambda self, _position: self)
 
+_begin: Callable[..., Buffer] = Buffer.begin.__func__  # type: ignore[attr-defined]
+_begin_later = classmethod(lambda cls, start, *more: _begin(cls, Position(start + (start > 0)), *more))
+_same_topic = tuple(changed(module, "is_other", lambda *_: False) for module in (assignment, background, claim_guards))
 
-def _two_flushes_at_once() -> AbstractContextManager[object]:
-    start = flushes.Flushes.start
 
-    def start_regardless(self: flushes.Flushes, owned: AssignedPartition, reason: FlushReason) -> None:
-        owned.in_flight = None
-        start(self, owned, reason)
+# Loads and commits.
 
-    return patch.object(flushes.Flushes, "start", start_regardless)
 
+def _next_run(
+    real: Callable[..., plan.NextRun],
+    position: Position | None,
+    chain: list[plan.AnyMarker],
+    origin: Position | None = None,
+) -> plan.NextRun:
+    outcome = real(position, chain, origin)
+    return real(outcome.next_start, chain) if isinstance(outcome, plan.Gap) else outcome
 
-def _the_next_buffer_begins_after_its_first_record() -> AbstractContextManager[object]:
-    begin = Buffer.begin.__func__  # type: ignore[attr-defined]
-    return patch.object(
-        Buffer, "begin", classmethod(lambda cls, start, *more: begin(cls, Position(start + (start > 0)), *more))
-    )
 
+def _tail_with_a_gap(real: Callable[..., Tail | None], *of: object) -> Tail | None:
+    tail = real(*of)
+    return None if tail is None else replace(tail, end=Position(tail.end + 1))
 
-def _gaps_are_stepped_over() -> AbstractContextManager[object]:
-    real = plan.next_run
 
-    def next_run(
-        position: Position | None, chain: list[plan.AnyMarker], origin: Position | None = None
-    ) -> plan.NextRun:
-        outcome = real(position, chain, origin)
-        return real(outcome.next_start, chain) if isinstance(outcome, plan.Gap) else outcome
+def _settle_all(
+    names: Sequence[MarkerName], _written: object, position: Position | None, _keep: int
+) -> Iterable[MarkerName]:
+    return () if position is None else tuple(name for name in names if name.start < position)
 
-    def claims_the_last_only(self: StagedChains, partition: TopicPartition) -> Tail | None:
-        tail = real_tail(self, partition)
-        return None if tail is None else replace(tail, end=Position(tail.end + 1))
 
-    real_tail = StagedChains.tail
+def _commit_dead_letters_late(self: commit_load.LoadCommits, planned: plan.Load) -> None:
+    context, tables = self._context, self._context.tables
+    context.preparation.ensure(planned)
+    naming = CommitNaming(context.ids, context.ports.new_id())
+    self.commit(rows_commit(tables.targets[context.stream.table], naming, planned, None))
+    dead_letters = tables.targets.get(context.stream.dead_letters)
+    late = None if dead_letters is None else side_commit(dead_letters, naming, planned)
+    if late is not None:
+        self.commit(late)
 
-    @contextmanager
-    def broken() -> Iterator[None]:
-        with (
-            patch.object(planning, "next_run", next_run),
-            patch.object(chain_positions, "next_run", next_run),
-            patch.object(StagedChains, "tail", claims_the_last_only),
-        ):
-            yield
 
-    return broken()
+def _create_the_first(real: Callable[..., None], self: LoaderLease, epoch: Epoch, *, released: bool) -> None:
+    if self._state.observed is None or self._state.holds_grant:
+        real(self, epoch, released=released)
 
 
-def _an_overlap_is_added_whole() -> AbstractContextManager[object]:
-    return patch.object(
-        commits, "split_files_at", lambda url, marker, _start, **_how: FileSplit(plan.files_for(url, marker))
-    )
+def _one_further(commit: TableCommit) -> TableCommit:
+    return replace(commit, advances={app_id: last + 1 for app_id, last in commit.advances.items()})
 
 
-def _txn_versions_are_not_compared() -> AbstractContextManager[object]:
-    return patch.object(DeltaLog, "changed", lambda _self, _commit: None)
+def _commit_positions_first(real: Callable[..., CommitOutcome], self: DeltaLog, commit: TableCommit) -> CommitOutcome:
+    if len(commit.files) > 1:
+        real(self, replace(commit, files=()))
+    return real(self, commit)
 
 
-def _the_last_marker_is_settled() -> AbstractContextManager[object]:
-    """Writers do not check whether the marker exists, which would repair most of it."""
+def _side_commit_at_once(self: SecondaryTables, url: str, naming: CommitNaming, load: plan.Load) -> object:
+    target = self._tables.targets.get(url)
+    return None if target is None else side_commit(target, naming, load)
 
-    def everything(
-        names: Sequence[MarkerName], _written: object, position: Position | None, _keep: int
-    ) -> Iterable[MarkerName]:
-        return () if position is None else tuple(name for name in names if name.start < position)
 
-    @contextmanager
-    def broken() -> Iterator[None]:
-        with (
-            patch.object(settling, "settle_candidates", everything),
-            patch.object(background.Background, "_check_quiet", lambda _self: None),
-        ):
-            yield
+@contextmanager
+def _locked_regardless(self: RepairLocks, *_work: object) -> Iterator[ObjectStore]:
+    yield self._store
 
-    return broken()
 
+def _in_the_same_generation(
+    real: Callable[..., Restart | UnchangedPartition], state: PartitionState, *, give_up: bool
+) -> Restart | UnchangedPartition:
+    plan = real(state, give_up=give_up)
+    if isinstance(plan, UnchangedPartition) or plan.chain_origin is None:
+        return plan
+    return replace(plan, chain_origin=replace(plan.chain_origin, generation=state.generation))
 
-def _dead_letters_come_after_the_rows() -> AbstractContextManager[object]:
-    def carry_out(self: commit_load.LoadCommits, planned: plan.Load) -> None:
-        context, tables = self._context, self._context.tables
-        context.preparation.ensure(planned)
-        naming = CommitNaming(context.ids, context.ports.new_id())
-        self.commit(rows_commit(tables.targets[context.stream.table], naming, planned, None))
-        dead_letters = tables.targets.get(context.stream.dead_letters)
-        late = None if dead_letters is None else side_commit(dead_letters, naming, planned)
-        if late is not None:
-            self.commit(late)
 
-    return patch.object(commit_load.LoadCommits, "carry_out", carry_out)
+def _without_columns(agreement: Agreement) -> Agreement:
+    return replace(agreement, added=())
 
 
-def _a_loser_deletes_its_files() -> AbstractContextManager[object]:
-    """It does not recognize its own marker, either, when the answer to its claim was lost."""
-    claim, create = staging.Job._claim, SimulatedStore.create
+_later: dict[str, Callable[[], After]] = {}
 
-    def delete_what_lost(self: staging.Job, marker: Marker, data: bytes, files: list[staging.NewFile]) -> FlushOutcome:
-        outcome = claim(self, marker, data, files)
-        if isinstance(outcome, LostClaim):
-            for file in files:
-                self._stage._tables(file.table.url).delete([file.staged.path])
-        return outcome
 
-    def forgetful(self: SimulatedStore, path: str, data: bytes) -> CreateOutcome:
-        there = path.startswith("done/") and self._full(path) in self._bucket.objects
-        return AlreadyExists() if there else create(self, path, data)
+def _put_off(real: Callable[..., After], *given: object) -> After:
+    """Dead letters come with the next load that has some: a loader that dies does not write them."""
+    waiting = _later.pop("write", None)
+    _later["write"] = partial(real, *given)
+    if waiting is not None:
+        waiting()
+    return After.GO_ON
 
-    @contextmanager
-    def broken() -> Iterator[None]:
-        with patch.object(staging.Job, "_claim", delete_what_lost), patch.object(SimulatedStore, "create", forgetful):
-            yield
 
-    return broken()
+def _deliver_again(
+    real: Callable[..., int],
+    self: RefusedToTopic,
+    stream: Stream,
+    transactions: SimulatedTransactions,
+    *more: Any,  # noqa: ANN401 - the method's
+) -> int:
+    generation, goal, _ = more
+    return real(self, stream, replace(transactions, delivered={}), generation, goal, None)
 
 
-def _a_conflict_is_taken_for_done() -> AbstractContextManager[object]:
-    commit = committer.Committer.commit
+_OPPOSITE = {"ASC": "DESC", "DESC": "ASC"}
+_NOTHING = "(SELECT * FROM before WHERE false)"
+_all_doubtful = property(lambda self: f"SELECT d.* FROM {self.doubtful} AS d")  # noqa: S608 - names of ours
 
-    def go_on(self: committer.Committer, planned: TableCommit) -> After:
-        commit(self, planned)
-        return After.GO_ON
 
-    return patch.object(committer.Committer, "commit", go_on)
+# Tasks and their state.
 
 
-def _no_standby_takes_a_lease_over() -> AbstractContextManager[object]:
-    create = LoaderLease._create
-
-    def only_the_first(self: LoaderLease, epoch: Epoch, *, released: bool) -> None:
-        if self._state.observed is None or self._state.holds_grant:
-            create(self, epoch, released=released)
-
-    return patch.object(LoaderLease, "_create", only_the_first)
-
-
-def _dead_letters_are_not_staged() -> AbstractContextManager[object]:
-    manifest = staging.ObjectStage.manifest
-
-    def rows_only(
-        self: staging.ObjectStage,
-        flush: FlushIdentity,
-        tables: tuple[StagedTable, ...],
-        state: MarkedState | None,
-        outboxes: tuple[str, ...],
-    ) -> Manifest:
-        return manifest(self, flush, tables[:1], state, outboxes)
-
-    return patch.object(staging.ObjectStage, "manifest", rows_only)
-
-
-def _a_position_is_one_too_far() -> AbstractContextManager[object]:
-    def further(*arguments: object) -> TableCommit:
-        commit = rows_commit(*arguments)  # type: ignore[arg-type]
-        return replace(commit, advances={app_id: last + 1 for app_id, last in commit.advances.items()})
-
-    return patch.object(commit_load, "rows_commit", further)
-
-
-def _positions_move_without_their_rows() -> AbstractContextManager[object]:
-    real = DeltaLog.commit
-
-    def commit(self: DeltaLog, commit: TableCommit) -> CommitOutcome:
-        bare = replace(commit, files=()) if len(commit.files) > 1 else commit
-        if bare is not commit:
-            real(self, bare)
-        return real(self, commit)
-
-    return patch.object(DeltaLog, "commit", commit)
-
-
-def _a_span_reaches_too_far() -> AbstractContextManager[object]:
-    manifest = staging.ObjectStage.manifest
-
-    def longer(
-        self: staging.ObjectStage,
-        flush: FlushIdentity,
-        tables: tuple[StagedTable, ...],
-        state: MarkedState | None,
-        outboxes: tuple[str, ...],
-    ) -> Manifest:
-        made = manifest(self, flush, tables, state, outboxes)
-        return replace(made, span=replace(made.span, end=Position(made.span.end + 1)))
-
-    return patch.object(staging.ObjectStage, "manifest", longer)
-
-
-def _file_names_are_not_unique() -> AbstractContextManager[object]:
-    new_file = staging.ObjectStage.new_file
-
-    def named(
-        self: staging.ObjectStage, partition: TopicPartition, buffer: Buffer, table: TableFormat, file: EncodedFile
-    ) -> staging.NewFile:
-        with patch.object(self, "_unique", lambda: "00000000-0000-4000-8000-000000000000"):
-            return new_file(self, partition, buffer, table, file)
-
-    return patch.object(staging.ObjectStage, "new_file", named)
-
-
-def _repairs_are_not_exclusive() -> AbstractContextManager[object]:
-    @contextmanager
-    def regardless(self: RepairLocks, _source: TopicPartition, _work: str) -> Iterator[ObjectStore]:
-        yield self._store
-
-    return patch.object(RepairLocks, "locked", regardless)
-
-
-def _deferred_ranges_are_not_recorded() -> AbstractContextManager[object]:
-    return patch.object(SecondaryTables, "with_deferred", lambda _self, commit, _load: commit)
-
-
-def _deferred_ranges_are_settled() -> AbstractContextManager[object]:
-    return patch.object(SecondaryTables, "floor", lambda _self, _source, position: position)
-
-
-def _later_records_come_before_deferred_ranges() -> AbstractContextManager[object]:
-    """Without catching up at the beginning of a pass, which mostly comes first."""
-
-    def at_once(self: SecondaryTables, url: str, naming: CommitNaming, load: plan.Load) -> object:
-        target = self._tables.targets.get(url)
-        return None if target is None else side_commit(target, naming, load)
-
-    @contextmanager
-    def broken() -> Iterator[None]:
-        with patch.object(SecondaryTables, "side_commit", at_once), patch.object(CatchUp, "run", lambda _self: None):
-            yield
-
-    return broken()
-
-
-def _rows_go_to_the_main_table_only() -> AbstractContextManager[object]:
-    return patch.object(SecondaryTables, "side_commit", lambda *_arguments: None)
-
-
-def _topic_ids_are_not_compared() -> AbstractContextManager[object]:
-    @contextmanager
-    def broken() -> Iterator[None]:
-        with (
-            patch.object(assignment, "is_other", lambda _lineage, _topic_id: False),
-            patch.object(background, "is_other", lambda _lineage, _topic_id: False),
-            patch.object(claim_guards, "is_other", lambda _lineage, _topic_id: False),
-        ):
-            yield
-
-    return broken()
-
-
-def _topic_ids_are_not_read_before_a_claim() -> AbstractContextManager[object]:
-    """It is looked up when a partition is assigned, and at times, which is too late."""
-    return patch.object(TopicMonitor, "since", lambda _self, _topic, _moment_s: None)
-
-
-def _a_recreated_topic_keeps_its_generation() -> AbstractContextManager[object]:
-    def same_generation(state: PartitionState, *, give_up: bool) -> Restart | UnchangedPartition:
-        plan = plan_restart(state, give_up=give_up)
-        if isinstance(plan, UnchangedPartition) or plan.chain_origin is None:
-            return plan
-        return replace(plan, chain_origin=replace(plan.chain_origin, generation=state.generation))
-
-    return patch.object(operators, "plan_restart", same_generation)
-
-
-def _a_silent_writer_claims() -> AbstractContextManager[object]:
-    return patch.object(Freshness, "is_fresh", lambda _self, _now_s: True)
-
-
-def _the_end_of_a_waiting_partition_counts() -> AbstractContextManager[object]:
-    reach_end = AssignedPartition.reach_end
-
-    def regardless(self: AssignedPartition, position: Position) -> None:
-        wait, self.wait = self.wait, None
-        reach_end(self, position)
-        self.wait = wait
-
-    return patch.object(AssignedPartition, "reach_end", regardless)
-
-
-def _dropped_records_are_not_read_again() -> AbstractContextManager[object]:
-    resume_ready = DependencyWaits.resume_ready
-
-    def without_seeking(self: DependencyWaits, *arguments: object, **named: bool) -> None:
-        with patch.object(self._source, "seek", lambda *_: None):
-            resume_ready(self, *arguments, **named)  # type: ignore[arg-type]
-
-    return patch.object(DependencyWaits, "resume_ready", without_seeking)
-
-
-def _new_fields_stay_in_the_rescue_column() -> AbstractContextManager[object]:
-    return patch.object(Buffers, "dependency_of", lambda *_: None)
-
-
-def _columns_are_published_and_not_added() -> AbstractContextManager[object]:
-    def agree(*arguments: object) -> agreement.Agreement:
-        return replace(agreement.agree(*arguments), added=())  # type: ignore[arg-type]
-
-    return patch.object(gained_columns, "agree", agree)
-
-
-def _a_task_begins_without_state() -> AbstractContextManager[object]:
-    real = TopologyConverter.restored
-
-    def restored(self: TopologyConverter, partition: TopicPartition, _: StateFiles, store: StateStore) -> KeptTask:
-        return real(self, partition, EMPTY_STATE, store)
-
-    return patch.object(TopologyConverter, "restored", restored)
-
-
-def _the_marker_names_the_state_before_it() -> AbstractContextManager[object]:
-    real = kept.TaskChange.write
-
-    def write(self: kept.TaskChange, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
-        return replace(real(self, store, name), files=self._before)
-
-    return patch.object(kept.TaskChange, "write", write)
-
-
-def _a_topic_is_read_to_its_end() -> AbstractContextManager[object]:
+def _changes_to_the_end(
+    real: Callable[..., Iterator[tuple[str, bytes]]], self: StageState, partition: TopicPartition, state: StateFiles
+) -> Iterator[tuple[str, bytes]]:
     """As Kafka Streams restores: including everything written after the position that the marker names."""
-    real = StageState.changes
-
-    def to_the_end(self: StageState, partition: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
-        yield from real(self, partition, state)
-        if state.in_topics and isinstance(self._changelog, TopicChangelog):
-            last = state.in_topics[-1]
-            yield from written_after(self._changelog, last.place, last.spans[-1].end, partition)
-
-    return patch.object(StageState, "changes", to_the_end)
+    yield from real(self, partition, state)
+    if state.in_topics and isinstance(self._changelog, TopicChangelog):
+        last = state.in_topics[-1]
+        yield from written_after(self._changelog, last.place, last.spans[-1].end, partition)
 
 
-def _acknowledgements_are_not_awaited() -> AbstractContextManager[object]:
+def _append_unacknowledged(
+    real: Callable[..., Appended],
+    self: SimulatedTopics,
+    topic: Topic,
+    task: TopicPartition,
+    pieces: Sequence[ChangelogMessage],
+) -> Appended:
     """A message's offset is guessed as soon as it was sent."""
-    real = SimulatedTopics.append
-
-    def append(
-        self: SimulatedTopics, topic: Topic, task: TopicPartition, pieces: Sequence[ChangelogMessage]
-    ) -> Appended:
-        place = self.place(topic, task)
-        first = len(self.logs[place].messages) if place in self.logs else 0
-        with suppress(BrokerError):
-            real(self, topic, task, pieces)
-        return Appended(place, TOPIC_ID, tuple(Position(first + number) for number in range(len(pieces))))
-
-    return patch.object(SimulatedTopics, "append", append)
+    place = self.place(topic, task)
+    first = len(self.logs[place].messages) if place in self.logs else 0
+    with suppress(BrokerError):
+        real(self, topic, task, pieces)
+    return Appended(place, TOPIC_ID, tuple(Position(first + number) for number in range(len(pieces))))
 
 
-def _state_has_no_file_in_the_stage() -> AbstractContextManager[object]:
-    """A state without a file in the stage: when its markers are gone, nothing refers to it."""
-    real = kept.KeptTask._is_snapshot_due
-
-    def is_due(self: kept.KeptTask, changes: Changes) -> bool:
-        return bool(self._files.changes) and real(self, changes)
-
-    return patch.object(kept.KeptTask, "_is_snapshot_due", is_due)
+def _write_the_state_before(real: Callable[..., MarkedState], self: kept.TaskChange, *to: object) -> MarkedState:
+    return replace(real(self, *to), files=self._before)
 
 
-def _a_repair_drops_the_state() -> AbstractContextManager[object]:
-    return patch.object(TaskStates, "at", lambda self, _: EMPTY_STATE if self.known else None)
+def _restore_unless_there_is_some(real: Callable[..., int], stores: TaskStores, *state: object) -> int:
+    return 0 if stores.mark is not None else real(stores, *state)
 
 
-def _route_tables_have_the_main_tables_layout() -> AbstractContextManager[object]:
-    return patch.object(Stream, "at", lambda self, url: self.model_copy(update={"table": url}))
-
-
-def _the_position_of_a_secondary_table_is_ignored() -> AbstractContextManager[object]:
-    return patch.object(commits, "_start", lambda _target, _ids, load, marker: load.start_of(marker))
-
-
-def _the_first_event_of_a_key_wins() -> AbstractContextManager[object]:
-    place = MergeInputs.place
-    opposite = {"ASC": "DESC", "DESC": "ASC"}
-    return patch.object(MergeInputs, "place", lambda self, direction: place(self, opposite[direction]))
-
-
-def _elements_are_rows_of_their_own() -> AbstractContextManager[object]:
-    """Each by its own events: elements that a record has lost stay."""
-    return patch.object(ElementStatement, "events", MergeInputs.events)
-
-
-def _the_rows_of_a_record_in_the_table_are_ignored() -> AbstractContextManager[object]:
-    """Later events delete only rows of the same load."""
-    together = ElementStatement._together
-    nothing = "(SELECT * FROM before WHERE false)"
-    return patch.object(ElementStatement, "_together", lambda self: together(replace(self, before=nothing)))
-
-
-def _refused_records_are_forgotten() -> AbstractContextManager[object]:
-    return patch.object(Refusals, "_known", lambda *_arguments: [])
-
-
-def _a_soft_delete_is_checked_without_earlier_events() -> AbstractContextManager[object]:
-    def text(self: UnmatchedDeletes) -> str:
-        return f"SELECT d.* FROM {self.doubtful} AS d"  # noqa: S608 - names of ours
-
-    return patch.object(UnmatchedDeletes, "text", property(text))
-
-
-def _refused_records_are_left_to_delta() -> AbstractContextManager[object]:
-    return patch.object(Refusals, "without", lambda _self, commit, _ids: commit)
-
-
-def _rows_come_before_their_dead_letters() -> AbstractContextManager[object]:
-    """Its dead letters come with the next load that has some: a loader that dies does not write them."""
-    write = Refusals._write_dead_letters
-
-    @contextmanager
-    def broken() -> Iterator[None]:
-        later: list[Callable[[], After]] = []
-
-        def put_off(self: Refusals, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> After:
-            waiting, later[:] = list(later), [lambda: write(self, fresh, commit, ids)]
-            for put_off in waiting:
-                put_off()
-            return After.GO_ON
-
-        with patch.object(Refusals, "_write_dead_letters", put_off):
-            yield
-
-    return broken()
-
-
-def _all_of_an_outbox_is_delivered() -> AbstractContextManager[object]:
-    return patch.object(delivery, "undelivered", lambda outgoing, _known: outgoing.records)
-
-
-def _state_on_disk_is_always_trusted() -> AbstractContextManager[object]:
-    restore = tasks_topology._restore
-
-    def unless_there_is_some(stores: TaskStores, state: StateFiles, changed: _Changed, store: StateStore) -> int:
-        return 0 if stores.mark is not None else restore(stores, state, changed, store)
-
-    return patch.object(tasks_topology, "_restore", unless_there_is_some)
-
-
-def _a_stopped_machine_is_trusted() -> AbstractContextManager[object]:
-    return patch.object(DiskBackend, "_is_believed", lambda _self: True)
-
-
-def _outboxes_of_the_previous_marker_are_forgotten() -> AbstractContextManager[object]:
-    return patch.object(KafkaOutlet, "pending", lambda _self: ())
-
-
-def _sent_dead_letters_are_forgotten() -> AbstractContextManager[object]:
-    deliver = RefusedToTopic._deliver_input
-
-    def broken(self: RefusedToTopic, stream: Stream, transactions: SimulatedTransactions, *more: Any) -> int:  # noqa: ANN401 - the method's
-        generation, goal, _ = more
-        return deliver(self, stream, replace(transactions, delivered={}), generation, goal, None)
-
-    return patch.object(RefusedToTopic, "_deliver_input", broken)
-
-
-def _refused_records_are_sent_before_all_tables_have_passed_them() -> AbstractContextManager[object]:
-    return patch.object(StreamLoad, "_finished", lambda _self, _partition: Position(MAX_POSITION))
-
-
-def _outboxes_of_settled_markers_are_forgotten() -> AbstractContextManager[object]:
-    return patch.object(TaskStates, "outboxes", lambda _self, _position: ())
-
-
-def _a_rewind_ignores_loads_in_progress() -> AbstractContextManager[object]:
-    return patch.object(operators, "require_not_loading", lambda *_asked: None)
-
-
-def _markers_without_notification_are_not_scanned_for() -> AbstractContextManager[object]:
-    return patch.object(Schedule, "next_after", lambda *times: times[-1] + timedelta(days=1000))
-
+_claim_taken = changed(StagedChains, "claim", lambda self, name, data: self._store.create(name.path, data) or True)
+_gap_stepped_over = (
+    wrapped(planning, "next_run", _next_run),
+    wrapped(chain_positions, "next_run", _next_run),
+    wrapped(StagedChains, "tail", _tail_with_a_gap),
+)
+_added_whole = changed(
+    commits, "split_files_at", lambda url, marker, _start, **_how: FileSplit(plan.files_for(url, marker))
+)
+_uncompared = changed(DeltaLog, "changed", lambda *_: None)
+# Writers do not check whether the marker exists, which would repair most of it.
+_all_settled = (
+    changed(settling, "settle_candidates", _settle_all),
+    changed(background.Background, "_check_quiet", lambda _self: None),
+)
+_loser_deletes = (
+    wrapped(staging.Job, "_claim", _delete_what_lost),
+    wrapped(SimulatedStore, "create", _forget_own_marker),
+)
+_conflict_done = wrapped(committer.Committer, "commit", lambda real, *of: real(*of) and After.GO_ON)
+_rows_only = wrapped(
+    staging.ObjectStage, "manifest", lambda real, self, flush, tables, *more: real(self, flush, tables[:1], *more)
+)
+_too_long = wrapped(staging.ObjectStage, "manifest", lambda real, *flush: _longer(real(*flush)))
+_too_far = wrapped(commit_load, "rows_commit", lambda real, *given: _one_further(real(*given)))
+# Without catching up at the beginning of a pass, which mostly comes first.
+_later_first = (
+    changed(SecondaryTables, "side_commit", _side_commit_at_once),
+    changed(CatchUp, "run", lambda _self: None),
+)
+_not_added = wrapped(gained_columns, "agree", lambda real, *offers: _without_columns(real(*offers)))
+_without_state = wrapped(
+    TopologyConverter, "restored", lambda real, self, partition, _, store: real(self, partition, EMPTY_STATE, store)
+)
+_main_layout = changed(Stream, "at", lambda self, url: self.model_copy(update={"table": url}))
+_any_start = changed(commits, "_start", lambda _target, _ids, load, marker: load.start_of(marker))
+_first_wins = wrapped(MergeInputs, "place", lambda real, self, direction: real(self, _OPPOSITE[direction]))
+# Later events delete only rows of the same load.
+_own_load_only = wrapped(ElementStatement, "_together", lambda real, self: real(replace(self, before=_NOTHING)))
+_rows_first = wrapped(Refusals, "_write_dead_letters", _put_off), patch.dict(_later, clear=True)
+_all_delivered = changed(delivery, "undelivered", lambda outgoing, _known: outgoing.records)
+_never_scanned = changed(Schedule, "next_after", lambda *times: times[-1] + timedelta(days=1000))
+_same_generation = wrapped(operators, "plan_restart", _in_the_same_generation)
+_state_dropped = changed(TaskStates, "at", lambda self, _: EMPTY_STATE if self.known else None)
+_unlocked = changed(RepairLocks, "locked", _locked_regardless)
+_one_name = wrapped(staging.ObjectStage, "new_file", _named_alike)
 
 MUTATIONS: tuple[Mutation, ...] = (
-    Mutation("the claim is exclusive", _create_is_not_exclusive),
-    Mutation("a lost claim is noticed", _a_lost_claim_is_ignored, LATE_CLAIMS),
-    Mutation("data files come before the marker", _the_marker_comes_before_the_files),
-    Mutation("after a lost claim the chain is read again", _memory_is_trusted_after_a_lost_claim, LATE_CLAIMS),
-    Mutation("offsets rise strictly", _repeated_records_are_taken),
-    Mutation("one flush of a partition at a time", _two_flushes_at_once),
-    Mutation("spans meet", _the_next_buffer_begins_after_its_first_record),
-    Mutation("a gap holds its partition", _gaps_are_stepped_over),
-    Mutation("of an overlapping marker only missing records are loaded", _an_overlap_is_added_whole, MANY_REPAIRS),
-    Mutation("txn versions are compared within the commit", _txn_versions_are_not_compared, LATE_COMMITS),
-    Mutation("the last marker stays", _the_last_marker_is_settled),
-    Mutation("dead letters are committed before the rows", _dead_letters_come_after_the_rows),
-    Mutation("a writer that lost a claim deletes nothing", _a_loser_deletes_its_files),
-    Mutation("a conflict is planned again", _a_conflict_is_taken_for_done),
-    Mutation("a standby takes the lease over", _no_standby_takes_a_lease_over),
-    Mutation("dead letters are staged with the rows", _dead_letters_are_not_staged),
-    Mutation("a txn action holds the last offset", _a_position_is_one_too_far),
-    Mutation("files and positions change at once", _positions_move_without_their_rows),
-    Mutation("a span ends where reading goes on", _a_span_reaches_too_far),
-    Mutation("data file names are unique", _file_names_are_not_unique),
-    Mutation("repairs of one partition are exclusive", _repairs_are_not_exclusive, MANY_REPAIRS),
-    Mutation("a recreated topic is recognized by its id", _topic_ids_are_not_compared, UNSTEADY),
-    Mutation("the topic id is read before each claim", _topic_ids_are_not_read_before_a_claim, UNSTEADY),
+    Mutation("the claim is exclusive", changed(SimulatedStore, "create", _create_anyway)),
+    Mutation("a lost claim is noticed", _claim_taken, LATE_CLAIMS),
+    Mutation("data files come before the marker", wrapped(staging.Job, "run", _claim_first)),
     Mutation(
-        "the chain of a recreated topic gets a new generation", _a_recreated_topic_keeps_its_generation, RECREATED
+        "after a lost claim the chain is read again",
+        changed(assignment.AssignedPartitions, "restart", _forget_the_flush),
+        LATE_CLAIMS,
     ),
-    Mutation("a writer without heartbeats polls before it claims", _a_silent_writer_claims),
-    Mutation("deferred ranges are recorded", _deferred_ranges_are_not_recorded),
-    Mutation("deferred ranges stay staged", _deferred_ranges_are_settled, BROKEN_TABLES, Worlds.ROUTED),
-    Mutation("deferred ranges are loaded before later records", _later_records_come_before_deferred_ranges),
-    Mutation("the end of a waiting partition does not count", _the_end_of_a_waiting_partition_counts, REGISTRY_AWAY),
-    Mutation("dropped records are read again after a wait", _dropped_records_are_not_read_again),
-    Mutation("columns are added before the files that need them", _columns_are_published_and_not_added),
+    Mutation("offsets rise strictly", changed(MessageBatch, "after", lambda self, _position: self)),
+    Mutation("one flush of a partition at a time", wrapped(flushes.Flushes, "start", _start_regardless)),
+    Mutation("spans meet", changed(Buffer, "begin", _begin_later)),
+    Mutation("a gap holds its partition", _gap_stepped_over),
+    Mutation("of an overlapping marker only missing records are loaded", _added_whole, MANY_REPAIRS),
+    Mutation("txn versions are compared within the commit", _uncompared, LATE_COMMITS),
+    Mutation("the last marker stays", _all_settled),
+    Mutation(
+        "dead letters are committed before the rows",
+        changed(commit_load.LoadCommits, "carry_out", _commit_dead_letters_late),
+    ),
+    Mutation("a writer that lost a claim deletes nothing", _loser_deletes),
+    Mutation("a conflict is planned again", _conflict_done),
+    Mutation("a standby takes the lease over", wrapped(LoaderLease, "_create", _create_the_first)),
+    Mutation("dead letters are staged with the rows", _rows_only),
+    Mutation("a txn action holds the last offset", _too_far),
+    Mutation("files and positions change at once", wrapped(DeltaLog, "commit", _commit_positions_first)),
+    Mutation("a span ends where reading goes on", _too_long),
+    Mutation("data file names are unique", _one_name),
+    Mutation(
+        "repairs of one partition are exclusive", changed(RepairLocks, "locked", _locked_regardless), MANY_REPAIRS
+    ),
+    Mutation("a recreated topic is recognized by its id", _same_topic, UNSTEADY),
+    Mutation("the topic id is read before each claim", changed(TopicMonitor, "since", lambda *_: None), UNSTEADY),
+    Mutation("the chain of a recreated topic gets a new generation", _same_generation, RECREATED),
+    Mutation("a writer without heartbeats polls before it claims", changed(Freshness, "is_fresh", lambda *_: True)),
+    Mutation(
+        "deferred ranges are recorded", changed(SecondaryTables, "with_deferred", lambda _self, commit, _load: commit)
+    ),
+    Mutation(
+        "deferred ranges stay staged",
+        changed(SecondaryTables, "floor", lambda _self, _source, position: position),
+        BROKEN_TABLES,
+        Worlds.ROUTED,
+    ),
+    Mutation("deferred ranges are loaded before later records", _later_first),
+    Mutation(
+        "the end of a waiting partition does not count",
+        wrapped(AssignedPartition, "reach_end", _reach_end_regardless),
+        REGISTRY_AWAY,
+    ),
+    Mutation(
+        "dropped records are read again after a wait",
+        wrapped(DependencyWaits, "resume_ready", _resume_without_seeking),
+    ),
+    Mutation("columns are added before the files that need them", _not_added),
     Mutation(
         "a field is in its column from its first record",
-        _new_fields_stay_in_the_rescue_column,
+        changed(Buffers, "dependency_of", lambda *_: None),
         worlds=Worlds.EVOLVING,
     ),
-    Mutation("every table gets its rows", _rows_go_to_the_main_table_only),
-    Mutation("a task continues from its chain's state", _a_task_begins_without_state, worlds=Worlds.TASKS),
-    Mutation("rows and state belong to one marker", _the_marker_names_the_state_before_it, worlds=Worlds.TASKS),
-    Mutation("a repair keeps the state of its position", _a_repair_drops_the_state, OPERATED, worlds=Worlds.TASKS),
-    Mutation("state on disk is used only at the chain's end", _state_on_disk_is_always_trusted, worlds=Worlds.DISKS),
+    Mutation("every table gets its rows", changed(SecondaryTables, "side_commit", lambda *_: None)),
+    Mutation("a task continues from its chain's state", _without_state, worlds=Worlds.TASKS),
     Mutation(
-        "state on disk is not trusted after a machine stopped",
-        _a_stopped_machine_is_trusted,
-        MACHINES_STOP,
+        "rows and state belong to one marker",
+        wrapped(kept.TaskChange, "write", _write_the_state_before),
+        worlds=Worlds.TASKS,
+    ),
+    Mutation("a repair keeps the state of its position", _state_dropped, OPERATED, Worlds.TASKS),
+    Mutation(
+        "state on disk is used only at the chain's end",
+        wrapped(tasks_topology, "_restore", _restore_unless_there_is_some),
         worlds=Worlds.DISKS,
     ),
-    Mutation("a changelog is read up to what the marker names", _a_topic_is_read_to_its_end, worlds=Worlds.TOPIC),
-    Mutation("markers name acknowledged changelog messages", _acknowledgements_are_not_awaited, worlds=Worlds.TOPIC),
     Mutation(
-        "a route's table has a layout of its own", _route_tables_have_the_main_tables_layout, worlds=Worlds.FILLING
+        "state on disk is not trusted after a machine stopped",
+        changed(DiskBackend, "_is_believed", lambda _self: True),
+        MACHINES_STOP,
+        Worlds.DISKS,
     ),
     Mutation(
-        "a secondary table gets its missing records",
-        _the_position_of_a_secondary_table_is_ignored,
-        worlds=Worlds.FILLING,
+        "a changelog is read up to what the marker names",
+        wrapped(StageState, "changes", _changes_to_the_end),
+        worlds=Worlds.TOPIC,
     ),
-    Mutation("events are merged once", _txn_versions_are_not_compared, worlds=Worlds.CHANGES),
-    Mutation("the last event of a key wins", _the_first_event_of_a_key_wins, worlds=Worlds.CHANGES),
-    Mutation("removed elements of a record are deleted", _elements_are_rows_of_their_own, worlds=Worlds.ELEMENTS),
-    Mutation("a record's rows are replaced", _the_rows_of_a_record_in_the_table_are_ignored, worlds=Worlds.ELEMENTS),
-    Mutation("a refused event is a dead letter once", _refused_records_are_forgotten, CONTESTED, worlds=Worlds.CHANGES),
+    Mutation(
+        "markers name acknowledged changelog messages",
+        wrapped(SimulatedTopics, "append", _append_unacknowledged),
+        worlds=Worlds.TOPIC,
+    ),
+    Mutation("a route's table has a layout of its own", _main_layout, worlds=Worlds.FILLING),
+    Mutation("a secondary table gets its missing records", _any_start, worlds=Worlds.FILLING),
+    Mutation("events are merged once", _uncompared, worlds=Worlds.CHANGES),
+    Mutation("the last event of a key wins", _first_wins, worlds=Worlds.CHANGES),
+    Mutation(
+        "removed elements of a record are deleted",
+        changed(ElementStatement, "events", MergeInputs.events),
+        worlds=Worlds.ELEMENTS,
+    ),
+    Mutation("a record's rows are replaced", _own_load_only, worlds=Worlds.ELEMENTS),
+    Mutation(
+        "a refused event is a dead letter once",
+        changed(Refusals, "_known", lambda *_: []),
+        CONTESTED,
+        Worlds.CHANGES,
+    ),
     Mutation(
         "a soft delete of a row is not refused",
-        _a_soft_delete_is_checked_without_earlier_events,
+        changed(UnmatchedDeletes, "text", _all_doubtful),
         worlds=Worlds.CHANGES,
     ),
     Mutation(
         "a rewind of several topics yields to loads",
-        _a_rewind_ignores_loads_in_progress,
+        changed(operators, "require_not_loading", lambda *_: None),
         LATE_LOADS,
-        worlds=Worlds.JOINED,
+        Worlds.JOINED,
     ),
     Mutation(
-        "an origin names undelivered outboxes", _outboxes_of_settled_markers_are_forgotten, UNDELIVERED, Worlds.JOINED
+        "an origin names undelivered outboxes",
+        changed(TaskStates, "outboxes", lambda *_: ()),
+        UNDELIVERED,
+        Worlds.JOINED,
     ),
     Mutation(
         "dead letters of refused records are sent once",
-        _sent_dead_letters_are_forgotten,
+        wrapped(RefusedToTopic, "_deliver_input", _deliver_again),
         worlds=Worlds.DEAD_LETTER_TOPIC,
     ),
     Mutation(
         "dead letters of refused records are sent when all tables have passed them",
-        _refused_records_are_sent_before_all_tables_have_passed_them,
+        changed(StreamLoad, "_finished", lambda *_: Position(MAX_POSITION)),
         worlds=Worlds.DEAD_LETTER_TOPIC,
     ),
+    Mutation("delivered records are not sent again", _all_delivered, MANY_REPAIRS, Worlds.JOINED),
     Mutation(
-        "delivered records are not sent again", _all_of_an_outbox_is_delivered, MANY_REPAIRS, worlds=Worlds.JOINED
+        "a marker names undelivered outboxes", changed(KafkaOutlet, "pending", lambda _self: ()), worlds=Worlds.JOINED
     ),
+    Mutation("a marker without a notification is found", _never_scanned, SIGNS_LOST, Worlds.NOTIFIED),
     Mutation(
-        "a marker names undelivered outboxes", _outboxes_of_the_previous_marker_are_forgotten, worlds=Worlds.JOINED
-    ),
-    Mutation(
-        "a marker without a notification is found",
-        _markers_without_notification_are_not_scanned_for,
-        SIGNS_LOST,
-        worlds=Worlds.NOTIFIED,
-    ),
-    Mutation(
-        "refused records are not written to the table", _refused_records_are_left_to_delta, worlds=Worlds.REFUSING
-    ),
-    Mutation(
-        "dead letters are committed before a position passes them",
-        _rows_come_before_their_dead_letters,
+        "refused records are not written to the table",
+        changed(Refusals, "without", lambda _self, commit, _ids: commit),
         worlds=Worlds.REFUSING,
     ),
-    *(
-        Mutation(rule, breaking, chances, Worlds.EDITED)
-        for rule, breaking, chances in (
-            ("a marker belongs to its app_id", broken.markers_of_another_stream_are_loaded, CALLED),
-            ("a marker belongs to its topic", broken.topic_ids_are_not_compared, MOVED),
-            ("the stream of a marker is checked", broken.marker_identity_is_not_checked, None),
-            ("a RESTORE is found at any depth of the log", broken.only_recent_commits_are_searched, TENDED),
-            ("a chain counts as new only when proved", broken.a_chain_without_a_position_is_new, TENDED),
-            ("a RESTORE since the last pass is found", broken.a_restore_by_others_is_ignored, TENDED),
-            ("a lease names topics", broken.a_lease_covers_only_the_app_id, None),
-            ("files of another table are not skipped", broken.files_of_other_tables_are_skipped, None),
-            ("a new chain begins after the loaded records", broken.a_new_chain_begins_at_kafkas_first_record, CALLED),
-        )
-    ),
-    *(
-        Mutation(rule, breaking, chances, Worlds.BACKFILLED)
-        for rule, breaking, chances in (
-            ("a moved origin is noticed", origins.a_moved_origin_is_ignored, OPERATED_EARLY),
-            ("a rewind detects a first load in progress", origins.a_first_load_in_progress_is_ignored, FIRST_LOADS),
-        )
-    ),
-    *(Mutation(rule, breaking, MANY_REPLAYS, Worlds.REPLAYED) for rule, breaking in replays.RULES),
-    *(
-        Mutation(rule, breaking, Chances(surroundings=surroundings), Worlds.HOSTILE)
-        for rule, breaking, surroundings in (*hostile_mutations.RULES, *pauses.RULES)
-    ),
-    *(Mutation(rule, breaking, chances, Worlds.SHARED) for rule, breaking, chances in shared.RULES),
-    *(Mutation(rule, breaking, chances, Worlds.APPEARING) for rule, breaking, chances in appearing_mutations.RULES),
+    Mutation("dead letters are committed before a position passes them", _rows_first, worlds=Worlds.REFUSING),
+    *identity_mutations.RULES,
+    *origin_mutations.RULES,
+    *replay_mutations.RULES,
+    *hostile_mutations.RULES,
+    *pause_mutations.RULES,
+    *shared_mutations.RULES,
+    *appearing_mutations.RULES,
 )
 
 RARE: tuple[Mutation, ...] = (
-    Mutation("a state has a file in the stage", _state_has_no_file_in_the_stage, OPERATED, worlds=Worlds.TOPIC),
     Mutation(
-        "requests for one range run one at a time", replays.requests_overtake_one_another, MANY_REPLAYS, Worlds.REPLAYED
+        # When its markers are gone, nothing refers to it.
+        "a state has a file in the stage",
+        wrapped(kept.KeptTask, "_is_snapshot_due", lambda real, self, of: bool(self._files.changes) and real(self, of)),
+        OPERATED,
+        Worlds.TOPIC,
     ),
-    Mutation("a started request goes first", replays.requests_are_ordered_by_time_only, MANY_REPLAYS, Worlds.REPLAYED),
-    Mutation("an origin is never overwritten", origins.an_origin_is_overwritten, LATE_ORIGINS, Worlds.BACKFILLED),
-    Mutation(
-        "a rewind detects a first load",
-        origins.a_first_load_during_a_rewind_is_ignored,
-        OPERATED_EARLY,
-        Worlds.BACKFILLED,
-    ),
-    Mutation(
-        "a chain begins at its origin",
-        origins.records_before_the_first_marker_are_ignored,
-        OPERATED_EARLY,
-        Worlds.BACKFILLED,
-    ),
-    *(
-        Mutation(rule, breaking, chances, Worlds.EDITED)
-        for rule, breaking, chances in (
-            ("a marker of another topic is never covered", broken.markers_below_the_position_are_skipped, MOVED),
-            ("the first commit determines the names of txn actions", broken.the_config_names_the_txn_actions, RENAMED),
-            ("a forgotten history is not assumed", broken.an_unknown_history_counts_as_good, TENDED),
-            ("another topic's txn action is detected", broken.unnamed_txn_actions_are_not_detected, RENAMED),
-            ("each commit names all chains", broken.a_commit_names_the_chains_that_it_moves, TENDED),
-            ("a doubt stays until it is resolved", broken.a_doubt_is_forgotten_with_the_next_commit, TENDED),
-        )
-    ),
+    *replay_mutations.RARE,
+    *origin_mutations.RARE,
+    *identity_mutations.RARE,
 )

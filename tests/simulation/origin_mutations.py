@@ -1,44 +1,28 @@
 """Rules of chains whose origin is moved, each broken on purpose (tests/simulation/backfilled.py)."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from unittest.mock import patch
-
 from bootstrap.apply import stage
-from common.ports import ObjectStore
-from common.spans import TopicPartition
-from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
+from common.stage.chain_origins import origin_path, origin_to_bytes
 from delta_loader.load.context import LoadContext
 from stage_writer.chains import StagedChains
 from tests.simulation import operators
+from tests.simulation.mutation import Mutation, changed
+from tests.simulation.world import FIRST_LOADS, LATE_ORIGINS, OPERATED_EARLY
+from tests.simulation.worlds import Worlds
 
-
-@contextmanager
-def a_moved_origin_is_ignored() -> Iterator[None]:
-    """By writers, and by the loaders behind them."""
-    with (
-        patch.object(StagedChains, "has_origin_at", lambda *_where, **_own: True),
-        patch.object(LoadContext, "origin", lambda _self, _source: None),
-    ):
-        yield
-
-
-def records_before_the_first_marker_are_ignored() -> AbstractContextManager[object]:
-    return patch.object(LoadContext, "origin", lambda _self, _source: None)
-
-
-def a_first_load_during_a_rewind_is_ignored() -> AbstractContextManager[object]:
-    return patch.object(operators, "require_not_loaded", lambda _plan, _table: None)
-
-
-def an_origin_is_overwritten() -> AbstractContextManager[object]:
-    """By each repair, as in releases that knew one number only: an earlier request may arrive again."""
-
-    def begin(store: ObjectStore, partition: TopicPartition, origin: ChainOrigin) -> None:
-        store.write(origin_path(partition), origin_to_bytes(origin))
-
-    return patch.object(stage, "begin", begin)
-
-
-def a_first_load_in_progress_is_ignored() -> AbstractContextManager[object]:
-    return patch.object(operators, "require_not_loading", lambda *_asked: None)
+_not_loaded = changed(LoadContext, "origin", lambda *_: None)
+_not_seen = changed(StagedChains, "has_origin_at", lambda *_where, **_own: True), _not_loaded
+_in_progress = changed(operators, "require_not_loading", lambda *_: None)
+_during_a_rewind = changed(operators, "require_not_loaded", lambda *_: None)
+# As in releases that knew one number only: an earlier request may arrive again.
+_overwritten = changed(
+    stage, "begin", lambda store, partition, origin: store.write(origin_path(partition), origin_to_bytes(origin))
+)
+RULES = (
+    Mutation("a moved origin is noticed", _not_seen, OPERATED_EARLY, Worlds.BACKFILLED),
+    Mutation("a rewind detects a first load in progress", _in_progress, FIRST_LOADS, Worlds.BACKFILLED),
+)
+RARE = (
+    Mutation("an origin is never overwritten", _overwritten, LATE_ORIGINS, Worlds.BACKFILLED),
+    Mutation("a rewind detects a first load", _during_a_rewind, OPERATED_EARLY, Worlds.BACKFILLED),
+    Mutation("a chain begins at its origin", _not_loaded, OPERATED_EARLY, Worlds.BACKFILLED),
+)

@@ -1,52 +1,41 @@
-"""Rules of replays, broken on purpose (mutations.py)."""
+"""Rules of replays, broken on purpose."""
 
-from contextlib import AbstractContextManager
-from unittest.mock import patch
+from collections.abc import Callable
 
 from common.settings import Stream
 from common.spans import Position
-from delta_loader.load import replace_ranges, replace_steps
+from delta_loader.load import replace_ranges
 from delta_loader.load.replace_ranges import Replacements
 from delta_loader.load.replace_steps import Request
-from delta_loader.plan.held import Held
+from tests.simulation.mutation import Mutation, changed, wrapped
+from tests.simulation.world import MANY_REPLAYS
+from tests.simulation.worlds import Worlds
 
 
-def requests_overtake_one_another() -> AbstractContextManager[object]:
-    return patch.object(replace_ranges, "behind", lambda _request, _earlier: None)
-
-
-def requests_are_ordered_by_time_only() -> AbstractContextManager[object]:
+def _by_time_only(_self: Replacements, requests: list[Request], _stream: Stream) -> list[Request]:
     """Whether one of them has begun or not."""
-
-    def in_order(self: Replacements, requests: list[Request], stream: Stream) -> list[Request]:
-        del self, stream
-        return sorted(requests, key=lambda request: (request.content.created_ms, request.name))
-
-    return patch.object(Replacements, "_in_order", in_order)
+    return sorted(requests, key=lambda request: (request.content.created_ms, request.name))
 
 
-def unloaded_records_are_replaced() -> AbstractContextManager[object]:
-    waits = replace_steps.waits
-
-    def wherever(request: Request, stream: Stream, position: Position | None) -> Held | None:
-        return waits(request, stream, position and Position(request.content.span.end))
-
-    return patch.object(replace_ranges, "waits", wherever)
+def _wherever(real: Callable[..., object], request: Request, stream: Stream, position: Position | None) -> object:
+    return real(request, stream, position and Position(request.content.span.end))
 
 
-def secondary_tables_come_last() -> AbstractContextManager[object]:
-    """They get rows in the commit that removes others."""
-    commit = Replacements._commit
-
-    def later(self: Replacements, *arguments: object, keep_stale: bool = False) -> None:
-        if not keep_stale:
-            commit(self, *arguments)  # type: ignore[arg-type]
-
-    return patch.object(Replacements, "_commit", later)
+def _in_the_last_commit(real: Callable[..., None], *arguments: object, keep_stale: bool = False) -> None:
+    """Secondary tables get rows in the commit that removes others."""
+    if not keep_stale:
+        real(*arguments)
 
 
+_overtaking = changed(replace_ranges, "behind", lambda *_: None)
+_unordered = changed(Replacements, "_in_order", _by_time_only)
+_unloaded = wrapped(replace_ranges, "waits", _wherever)
+_late = wrapped(Replacements, "_commit", _in_the_last_commit)
 RULES = (
-    ("unloaded records are not replaced", unloaded_records_are_replaced),
-    ("secondary tables get their rows first", secondary_tables_come_last),
+    Mutation("unloaded records are not replaced", _unloaded, MANY_REPLAYS, Worlds.REPLAYED),
+    Mutation("secondary tables get their rows first", _late, MANY_REPLAYS, Worlds.REPLAYED),
 )
-"""The rules, each with its mutation."""
+RARE = (
+    Mutation("requests for one range run one at a time", _overtaking, MANY_REPLAYS, Worlds.REPLAYED),
+    Mutation("a started request goes first", _unordered, MANY_REPLAYS, Worlds.REPLAYED),
+)

@@ -15,7 +15,8 @@ from typing import Annotated
 import typer
 
 from tests.simulation import editing, world
-from tests.simulation.mutations import CEILING, MEDIAN, MUTATIONS, RARE, Mutation
+from tests.simulation.mutation import CEILING, MEDIAN, Mutation
+from tests.simulation.mutations import MUTATIONS, RARE
 from tests.simulation.world import Chances
 
 PAGE = Path(__file__).parents[2] / "docs/internals/guarantees.md"

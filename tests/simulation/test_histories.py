@@ -9,7 +9,8 @@ import pytest
 from common.errors import StoreError
 from tests.conftest import FRESH_SEED
 from tests.simulation.editing import EditedHistory
-from tests.simulation.mutations import CEILING, MUTATIONS, Mutation
+from tests.simulation.mutation import CEILING, Mutation
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.run import run
 from tests.simulation.sweep import counts_of_page
 from tests.simulation.world import Chances, Fault, Process

@@ -2,7 +2,8 @@
 
 from statistics import median
 
-from tests.simulation.mutations import CEILING, MEDIAN, MUTATIONS
+from tests.simulation.mutation import CEILING, MEDIAN
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.sweep import BEGIN, END, PAGE, world_of
 
 
