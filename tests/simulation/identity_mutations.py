@@ -64,7 +64,7 @@ _recent_only = (
     changed(table_identity, "FARTHEST", 20),
     changed(stream_history, "unknown_since", lambda *_: None),
 )
-_unknown_is_good = changed(detection, "unknown_positions", lambda *_: None)
+_unknown_is_good = changed(detection, "unknown_positions", lambda *_arguments, **_named: None)
 _always_new = changed(rollback.OwnPast, "may_have_loaded", lambda *_: False)
 _restored_by_others = changed(RollbackDetector, "_is_of_others", _is_of_others)
 _any_topics = changed(Grant, "has", lambda self, app_id, _topics=None: self.streams is None or app_id in self.streams)
