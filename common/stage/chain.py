@@ -59,7 +59,7 @@ def read_chain(markers: Iterable[Marker]) -> Chain:
             strays += segment
         else:
             living.append(segment)
-    markers = [marker for segment in sorted(living, key=_root) for marker in segment]
+    markers = [marker for segment in sorted(living, key=lambda segment: segment[0].span.start) for marker in segment]
     return Chain(tuple(markers), tuple(sorted(strays, key=lambda marker: marker.span.start)))
 
 
@@ -88,10 +88,6 @@ def emptied(markers: Iterable[Marker]) -> Mapping[MarkerName, str]:
                 f"by hand there is named {start}.done)"
             )
     return problems
-
-
-def _root(segment: list[Marker]) -> Position:
-    return segment[0].span.start
 
 
 def _by_hand(segment: list[Marker]) -> bool:

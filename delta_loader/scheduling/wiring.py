@@ -30,7 +30,7 @@ def listener_of(settings: Settings, *, log: FilteringBoundLogger, metrics: Metri
     topic = settings.loader.control_topic
     if topic is None:
         return None
-    return Listener(settings.kafka, topic, _app_ids(settings), log=log, metrics=metrics)
+    return Listener(settings.kafka, topic, [stream.app_id for stream in settings.streams], log=log, metrics=metrics)
 
 
 def load_trigger_of(
@@ -69,7 +69,3 @@ def _notifications(
     polled = PolledNotifications(stored, SystemClock(), lambda: jobs.soon(NOTIFICATIONS))
     jobs.add(NOTIFICATIONS, polled.fetch)
     return polled if control is None else ControlTopicNotifications(control, polled, SystemClock())
-
-
-def _app_ids(settings: Settings) -> list[str]:
-    return [stream.app_id for stream in settings.streams]

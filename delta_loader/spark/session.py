@@ -99,7 +99,7 @@ def session_options(
     settings: Settings, jars: Sequence[Path], environ: Mapping[str, str], java_options: Sequence[str] = ()
 ) -> dict[str, str]:
     """All options that Spark starts with; ``environ`` is used where fsspec's S3 client uses it."""
-    given = _given(settings)
+    given = {key: _text(value) for key, value in settings.loader.spark.items() if value is not None}
     master = given.get("spark.master", "local[*]")
     log_configuration = resources.files("delta_loader.spark") / "log4j2.properties"
     options = {
@@ -168,10 +168,6 @@ def s3_options(storage_options: Mapping[str, object], environ: Mapping[str, str]
     options["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     options["spark.hadoop.fs.AbstractFileSystem.s3.impl"] = "org.apache.hadoop.fs.s3a.S3A"
     return options
-
-
-def _given(settings: Settings) -> dict[str, str]:
-    return {key: _text(value) for key, value in settings.loader.spark.items() if value is not None}
 
 
 def _mapping(value: object) -> Mapping[str, object]:

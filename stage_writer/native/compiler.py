@@ -47,7 +47,7 @@ def compile_library(target: Path, environ: Mapping[str, str] = os.environ, *, ma
     outputs: list[str] = []  # by compiler; empty for the last one if it succeeded
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
         made = Path(folder) / NAME
-        for command in _system_compilers(environ):
+        for command in dict.fromkeys(_commands(environ)):
             outputs.append(_compile(command, made, environ))
             if not outputs[-1]:
                 made.replace(target)
@@ -58,10 +58,6 @@ def compile_library(target: Path, environ: Mapping[str, str] = os.environ, *, ma
                 made.replace(target)
                 return
     raise CompileError("\n".join(outputs) or "there is no C compiler (cc, gcc or clang), and CC is not set")
-
-
-def _system_compilers(environ: Mapping[str, str]) -> list[list[str]]:
-    return [list(command) for command in dict.fromkeys(_commands(environ))]
 
 
 def _commands(environ: Mapping[str, str]) -> Iterator[tuple[str, ...]]:

@@ -42,7 +42,7 @@ from common.stage.stored import beyond_bounds
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.fetch.consumer_properties import consumer_properties
 from stage_writer.fetch.fetched import batch_of
-from stage_writer.parquet.buffer import Buffer, EncodedFile, StagedRows, TableFormat
+from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
 from stage_writer.record_converter import RecordConverter
 
 
@@ -349,18 +349,15 @@ class Replay:
     def _write(self, partition: TopicPartition, buffer: Buffer, files: dict[str, list[ReplacementFile]]) -> None:
         for rows in buffer.tables:
             for file in rows.finish():
-                path = self._path(partition, buffer.start, rows.table)
+                path = waiting_path(rows.table.url, DataFileName(partition, buffer.start, self._unique()))
                 self._store.upload(path, file.data)
-                files.setdefault(rows.table.url, []).append(_file(path, file))
+                files.setdefault(rows.table.url, []).append(ReplacementFile(path, file.rows, file.data.size_bytes))
 
     def _with_all_columns(self, staged: StagedRows) -> StagedRows:
         """The same for the tables of routes, which appear with their rows."""
         for table, _ in staged.routed:
             self._routed.setdefault(table.url, replace(table, partition_by=()))
         return replace(staged, routed=tuple((self._routed[table.url], rows) for table, rows in staged.routed))
-
-    def _path(self, partition: TopicPartition, start: Position, table: TableFormat) -> str:
-        return waiting_path(table.url, DataFileName(partition, start, self._unique()))
 
 
 def _replayed(requested: Range, sums: Sums, files: int, path: str | None) -> Replayed:
@@ -372,10 +369,6 @@ def _replayed(requested: Range, sums: Sums, files: int, path: str | None) -> Rep
     return Replayed(
         requested, sums.records, sums.tombstones, filtered, sums.exploded, dead_letters, files, path, inconvertible
     )
-
-
-def _file(path: str, file: EncodedFile) -> ReplacementFile:
-    return ReplacementFile(path, file.rows, file.data.size_bytes)
 
 
 def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:

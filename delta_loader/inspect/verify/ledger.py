@@ -193,8 +193,8 @@ class Ledger:
             self._take_answer(version, resolved)
             return
         for app_id, last in version.transactions.items():
-            chain = self._source_of(app_id)
-            if chain is None:
+            chain = self.ids.chain_of(app_id, self.ids.plain_topic or self._topics[0])
+            if chain is None:  # another program's
                 continue
             partition, generation = chain
             position = position_after(Offset(last))
@@ -330,10 +330,6 @@ class Ledger:
             self.replacements.setdefault(partition, []).append(ReplacedSpan(version.version, replaced, net))
             text = f"version {version.version} replaced {replaced.words} of {partition} (request {replaced.request})"
             self._find(Verdict.NOTED, "replaced", text, version, partition, replaced.span)
-
-    def _source_of(self, app_id: str) -> tuple[TopicPartition, int] | None:
-        """The chain and generation of a txn action; None for another program's."""
-        return self.ids.chain_of(app_id, self.ids.plain_topic or self._topics[0])
 
     def _fault(
         self,

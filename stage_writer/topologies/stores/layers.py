@@ -217,7 +217,7 @@ class Layers:
         changed: SpaceChanges = {}
         for layer in (*self._sealed, self._open):
             if layer.values:
-                changed.update((key, layer.values[key]) for key in layer.within(low, high, _itself))
+                changed.update((key, layer.values[key]) for key in layer.within(low, high, lambda key: key))
         below = self._below(low, high, self._space, reverse=reverse)
         if not changed:
             return below
@@ -316,10 +316,6 @@ class Layers:
             if merges != self._merges:
                 raise RuntimeError("an iterator over a store was used after the record that opened it: open a new one")
             yield entry
-
-
-def _itself(key: bytes) -> bytes:
-    return key
 
 
 def _key(change: tuple[bytes, bytes | None]) -> bytes:
