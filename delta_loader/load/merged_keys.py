@@ -92,10 +92,16 @@ def _remedy(target: Target, merge: MergeBy, before: MergedBy | None) -> str:
         return f"delete all rows of such a key but one; or {_ANOTHER_TABLE}"
     table, keys = delta_table(target.url), merge.sql_keys
     whole, part = " AND ".join(f"{key} IS NOT NULL" for key in keys), " OR ".join(f"{key} IS NULL" for key in keys)
+    deleted = (
+        "then delete the rows of keys that were deleted since: rows that were not merged include events that delete, "
+        "and tombstones left no row; "
+        if before is None
+        else ""
+    )
     return (
         f"keep the newest row of each key: INSERT OVERWRITE {table} SELECT newest.* FROM (SELECT max_by(struct(*), "
         f"struct({', '.join(newest)})) AS newest FROM {table} WHERE {whole} GROUP BY {', '.join(keys)}) "
-        f"UNION ALL SELECT * FROM {table} WHERE {part}; or {_ANOTHER_TABLE}"
+        f"UNION ALL SELECT * FROM {table} WHERE {part}; {deleted}or {_ANOTHER_TABLE}"
     )
 
 

@@ -56,6 +56,7 @@ def test_table_of_appended_rows_is_merged_into_after_its_keys_were_read(tmp_path
     assert "its rows were not merged, and several have the key" in failure.problem
     assert failure.remedy.startswith(f"keep the newest row of each key: INSERT OVERWRITE delta.`{tmp_path.as_uri()}")
     assert "struct(`_kafka_topic`, `_kafka_partition`, `_kafka_offset`)" in failure.remedy
+    assert "; then delete the rows of keys that were deleted since: " in failure.remedy
     assert len(tables.tables[f"{tmp_path.as_uri()}/tables/orders"].commits) == 1
     keys.twice.clear()
     assert load(tmp_path, tables, keys) is None
