@@ -1,4 +1,4 @@
-"""What `bootstrap accept` does: inspect the stream's tables, plan, rewind the chains, and write the resolutions.
+"""The steps of `bootstrap accept`: inspect the stream's tables, plan, rewind the chains, and write the resolutions.
 
 Rule: the resolutions come last, the main table's after those of the others; a second run completes an interrupted one.
 """

@@ -1,3 +1,3 @@
-"""What JSON can hold, as Python's types."""
+"""JSON values as Python types."""
 
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]

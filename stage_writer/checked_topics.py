@@ -1,4 +1,4 @@
-"""What `stage-writer check` says of the topics that streams read from and write to, and of the chains made of them."""
+"""The checks by `stage-writer check` of the topics that streams read and write, and of their chains."""
 
 from __future__ import annotations
 

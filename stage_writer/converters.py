@@ -41,7 +41,7 @@ def record_inputs(
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What all converters are made with: the decoders of the native library, or those without one."""
+    """The common parts of all converters: the decoders of the native library, or those without one."""
 
     json: MakeNativeDecoder = no_native_decoder
     avro: MakeAvroPass = no_avro_pass

@@ -47,7 +47,7 @@ class PlainRecords:
 
 @dataclass(frozen=True, slots=True)
 class RecordInputs:
-    """What reading a stream's records needs of the outside."""
+    """The external inputs for reading a stream's records."""
 
     schemas: SchemaTypes | None = None
     """The registry of a stream whose messages have frames."""

@@ -81,7 +81,7 @@ class GroupListener(Protocol):
 
 
 class KafkaMetadata(Protocol):
-    """What the brokers answer about topics, offsets and the group's members. Raises BrokerError."""
+    """The brokers' answers about topics, offsets and the group's members. Raises BrokerError."""
 
     def resolve(self, partition: TopicPartition, start: Start) -> Position:
         """The position that a ``start`` setting stands for."""
@@ -340,7 +340,7 @@ class FlushIdentity:
     """The marker before it."""
     lineage: Lineage = Lineage()  # noqa: RUF009 - frozen
     state: StateChange | None = None
-    """What its messages have changed in their task's state."""
+    """Changes of its messages to their task's state."""
     outlet: Outlet | None = None
     """Where its records for Kafka topics are delivered from, once it is sealed."""
 

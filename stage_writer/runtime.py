@@ -1,4 +1,4 @@
-"""What all parts of one writer share, the options that they run with, and the loop's state as its pages read it."""
+"""The common state of one writer's parts, the options that they run with, and the loop's state as its pages read it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

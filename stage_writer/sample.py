@@ -1,4 +1,4 @@
-"""What a stream's config would make of the newest records of its topics: the part of ``check`` that reads records.
+"""A stream's config applied to the newest records of its topics: the part of ``check`` that reads records.
 
 Rules:
 
@@ -69,7 +69,7 @@ class StreamSample:
     stops: list[str] = field(default_factory=list)
     """Why partitions would be held; what follows in their samples is not tried."""
     gained: StructType = NO_COLUMNS
-    """What the tables would gain, by route (rule 4)."""
+    """The columns that the tables would gain, by route (rule 4)."""
 
     @property
     def share(self) -> DeadLetterShare:

@@ -51,7 +51,7 @@ class StartingExit:
 
     @contextmanager
     def instead_of_errors(self) -> Iterator[None]:
-        """What goes wrong because it was interrupted is not reported."""
+        """Errors caused by the interruption are not reported."""
         try:
             yield
         except Exception:

@@ -83,7 +83,7 @@ class Begun:
 class Converted:
     rows: Rows
     tombstones: Index
-    """Those that delete no row."""
+    """The tombstones that delete no row."""
     offered: list[StructType]
     """By batch."""
 

@@ -138,7 +138,7 @@ def source_of(
     unsubscribed: UnsubscribedTopics | None = None,
     owners: StageTopicOwners,
 ) -> RecordSource:
-    """What the streams read from: Kafka, with merged chains where a topology reads topics together.
+    """The streams' source: Kafka, with merged chains where a topology reads topics together.
 
     ``owners`` decides whose the chains of shared topics are. Raises ConfigError.
     """

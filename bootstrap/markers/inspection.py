@@ -58,7 +58,7 @@ class PartitionFilter:
 class ChainInspector:
     settings: Settings
     problems: list[str] = field(default_factory=list)
-    """What could not be read (rule 3)."""
+    """Parts of the stage that could not be read (rule 3)."""
     misnamed: list[str] = field(default_factory=list)
     """Objects whose names are not marker names (rule 4)."""
     _store: FsspecStore = field(init=False)

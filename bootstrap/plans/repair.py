@@ -187,7 +187,7 @@ def plan_rewind(
 
 
 def _by_another_config(state: PartitionState, position: Position) -> Span | None:
-    """What is staged again of the records that the main table has and another one lacks (rule 5)."""
+    """The restaged records that the main table has and another table lacks (rule 5)."""
     if state.table is None or state.deferred_from is None:
         return None
     start = max(position, state.deferred_from)

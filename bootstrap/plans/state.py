@@ -162,7 +162,7 @@ class TaskPoint:
     state: StateFiles | None = None
     """The state of its task; None where it is unknown, and without a task."""
     outboxes: tuple[str, ...] = ()
-    """Those not known to be delivered, oldest first."""
+    """Outboxes not known to be delivered, oldest first."""
 
 
 NO_TASK = TaskPoint()

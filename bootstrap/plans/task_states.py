@@ -47,7 +47,7 @@ class TaskStates:
         return cls(known, chain)
 
     def point(self, position: Position) -> TaskPoint:
-        """What a marker or an origin of an operator records for a chain that goes on there."""
+        """The record in an operator's marker or origin for a chain that continues there."""
         return TaskPoint(self.at(position), self.outboxes(position))
 
     def at(self, position: Position) -> StateFiles | None:

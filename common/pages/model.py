@@ -180,7 +180,7 @@ class Status:
     now_ms: int
     started_ms: int
     state: str
-    """What the service is doing, in a few words."""
+    """The service's current activity, in a few words."""
     verdict: str
     """An additional sentence."""
     figures: tuple[Figure, ...] = ()

@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 class OnFail(StrEnum):
-    """What becomes of a record that breaks a rule."""
+    """The treatment of a record that breaks a rule."""
 
     DEAD_LETTER = "dead_letter"
     COUNT = "count"

@@ -20,7 +20,7 @@ from common.stage.merged import may_name_chain, topics_of
 from common.tables.urls import comparable
 
 APART = "put one of them into a config with a stage.url and a writer.group_id of its own"
-"""What to do with two streams that cannot share a topic."""
+"""The remedy for two streams that cannot share a topic."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class TopicReaders:
         return [self._streams[index] for index in sorted({*self._named.get(topic, ()), *matching})]
 
     def taking(self, chain: str) -> list[Stream]:
-        """Those whose chains have this name."""
+        """The streams whose chains have this name."""
         return [stream for stream in self.of(topics_of(chain)[0]) if stream.takes(chain)]
 
 

@@ -64,7 +64,7 @@ def read_chain(markers: Iterable[Marker]) -> Chain:
 
 
 def emptied(markers: Iterable[Marker]) -> Mapping[MarkerName, str]:
-    """Those of a Kafka partition's markers that were emptied, and why each cannot be one made by hand (rule 5)."""
+    """A Kafka partition's markers that were emptied, and why each cannot be one made by hand (rule 5)."""
     empty: dict[Position, Marker] = {}
     whole: dict[Position, Manifest] = {}
     for marker in markers:

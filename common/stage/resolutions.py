@@ -28,7 +28,7 @@ ACCEPT = "accept"
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What an operator decided about one event of one table."""
+    """An operator's decision about one event of one table."""
 
     app_id: str
     table: str

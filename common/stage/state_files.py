@@ -99,7 +99,7 @@ EMPTY_STATE = StateFiles()
 
 @dataclass(frozen=True, slots=True)
 class MarkedState:
-    """What a flush's marker stores about its task's state (rule 2)."""
+    """The record of a task's state in a flush's marker (rule 2)."""
 
     files: StateFiles
     before: StateFiles

@@ -36,7 +36,7 @@ class LoggedCommit:
     """The version that the transaction had read; it may be older than the one just before."""
     timestamp_ms: int | None = None
     author: str = ""
-    """Who made it, as far as the log says: a user's name, otherwise the program."""
+    """The author by the log: a user's name, or else the program."""
     metadata: CommitMetadata | None = None
     """The loader's metadata; None for other programs' commits."""
 

@@ -1,1 +1,1 @@
-"""What must be true before the loader starts, checked by ``check`` and on each start."""
+"""Conditions for the loader's start, checked by ``check`` and on each start."""

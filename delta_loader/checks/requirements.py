@@ -1,4 +1,4 @@
-"""What must be true before the loader may start, as pure functions: one line per check (check_result.py)."""
+"""Conditions for the loader's start, as pure functions: one line per check (check_result.py)."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -56,7 +56,7 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
 
 
 def merge_checks(stream: Stream, url: str, identity: TableIdentity) -> Iterator[Check]:
-    """What later merges into a table depend on. The keys themselves are read only when events are loaded."""
+    """Conditions of later merges into a table. The keys themselves are read only when events are loaded."""
     merge, before = merge_by_of(stream.at(url)), identity.merged_by
     if merge is None:
         return

@@ -20,7 +20,7 @@ from delta_loader.tables.load_modes.load_mode import through_spark
 
 
 class After(Enum):
-    """What follows a commit."""
+    """The next step after a commit."""
 
     GO_ON = "go_on"
     """The table has the commit's content, and the known state of the tables is up to date."""

@@ -129,7 +129,7 @@ class LoadContext:
         return self._window.of(partition)
 
     def markers(self, partition: TopicPartition) -> list[AnyMarker]:
-        """Those that are not from before its chain's newest origin."""
+        """The markers that are not from before their chain's newest origin."""
         return self.identity.younger(partition, self._window.of(partition))
 
     def is_foreign(self, partition: TopicPartition) -> bool:
@@ -138,7 +138,7 @@ class LoadContext:
 
     @property
     def identity(self) -> StreamIdentity:
-        """What markers are checked against, as the tables were last read."""
+        """The identity that markers are checked against, as the tables were last read."""
         targets, own = self.tables.targets, self.tables.own
         identities = {url: target.identity for url, target in targets.items()}
         return StreamIdentity(self.stream, self.ids, self.origins, identities, {} if own is None else own.transactions)

@@ -1,4 +1,4 @@
-"""What passes found and did: the newest of each stream, the last commits, and counts since the start.
+"""The results of passes: the newest of each stream, the last commits, and counts since the start.
 
 Rule: the loader's thread writes it at the end of a pass and others read it at any time. Each value is replaced, never
 changed, so a reader sees what one pass found.

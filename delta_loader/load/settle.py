@@ -69,7 +69,7 @@ def highest_timestamp_ms(markers: Iterable[AnyMarker], position: Position | None
 
 
 class IdleFacts:
-    """What writers recorded about idle Kafka partitions, grouped once per partition."""
+    """The writers' records about idle Kafka partitions, grouped once per partition."""
 
     def __init__(self, facts: Iterable[IdleFact]) -> None:
         self._by_chain: dict[tuple[TopicPartition, int], list[IdleFact]] = {}

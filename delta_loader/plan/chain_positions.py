@@ -13,7 +13,7 @@ from delta_loader.plan.plan import AnyMarker, ForeignMarker, MissingOrigin, Over
 class UnplacedChains:
     partitions: list[TopicPartition]
     without_origin: list[TopicPartition]
-    """Those whose start is not known either."""
+    """The chains whose start is unknown too."""
     first_ms: dict[TopicPartition, int]
     """When the first marker of each was made, where that is known."""
 

@@ -286,7 +286,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What goes into one commit of each of the stream's tables; all its rows have one shape."""
+    """The content of one commit of each of the stream's tables; all its rows have one shape."""
 
     runs: Mapping[TopicPartition, Loadable]
 

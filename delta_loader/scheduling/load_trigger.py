@@ -112,7 +112,7 @@ class LoadTrigger:
                 table.due = None
 
     def next(self, now: datetime, *, paused: bool = False) -> DueLoad | None:
-        """What to load now; None for nothing yet."""
+        """The load that is due now, or None."""
         if paused:
             self.begin_again()
             return None

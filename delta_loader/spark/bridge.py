@@ -46,7 +46,7 @@ CONFLICTS = (
     exceptions.MetadataChangedException,
     exceptions.ProtocolChangedException,
 )
-"""What Delta raises for a commit that conflicts. In Python, unlike in Java, none of them is a subclass of another."""
+"""Delta's exceptions for a commit that conflicts. In Python, unlike in Java, none of them is a subclass of another."""
 
 # The border to the JVM: objects behind it have no type that Python could know.
 Java = Any  # type: ignore[explicit-any,unused-ignore]

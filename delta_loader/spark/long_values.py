@@ -78,7 +78,7 @@ def with_digests(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 def with_values(lines: Sequence[Line], rows: DataFrame, columns: Sequence[str]) -> list[Line]:
-    """Those file actions that have digests, with the values; ``rows`` are those before `with_digests`."""
+    """The file actions that have digests, with the values; ``rows`` are those before `with_digests`."""
     adds = [(line, cast("dict[str, str | None]", line["add"]["partitionValues"])) for line in lines if "add" in line]
     known = {
         name: _by_digest(rows, name)

@@ -151,12 +151,12 @@ class _Chains:
     """The main table's; also of Kafka partitions without a chain."""
     markers_of: Mapping[TopicPartition, Sequence[AnyMarker]]
     older: frozenset[TopicPartition]
-    """Those that still have markers from before their origin."""
+    """The chains that still have markers from before their origin."""
     outcomes: Mapping[TopicPartition, NextRun]
     origins: Mapping[TopicPartition, ChainOrigin]
     """Of the chains that have one."""
     writers_hold: Mapping[TopicPartition, HeldFact]
-    """What writers have last reported."""
+    """The writers' last reports."""
     idle: Sequence[IdleFact]
     """Where writers had nothing new."""
 

@@ -1,4 +1,4 @@
-"""What ``status`` reads from Kafka: the ends of partitions, the first records after retention, and topic ids.
+"""Facts from Kafka for ``status``: the ends of partitions, the first records after retention, and topic ids.
 
 Loading itself never queries Kafka.
 """

@@ -128,7 +128,7 @@ class Committed:
 
     version: int
     written: LoadedTotals = LoadedTotals()
-    """What Spark wrote."""
+    """The files that Spark wrote."""
 
 
 @dataclass(frozen=True, slots=True)

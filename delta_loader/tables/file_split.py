@@ -75,7 +75,7 @@ def split_files_at(
     schema: str = "",
     complete_columns: frozenset[str] = frozenset(),
 ) -> FileSplit:
-    """What the table at ``url`` needs of a marker when it has all positions below ``start``.
+    """The files and rows that the table at ``url`` needs of a marker when it has all positions below ``start``.
 
     ``by_spark``: no file is added as it is. ``schema`` is the table's: Spark casts staged types that differ from it.
     ``complete_columns`` are the columns of a table that is merged into that events set, also where a file lacks them.
@@ -136,7 +136,7 @@ def _split(
 def _writes(
     marker: Marker, table: StagedTable, files: Sequence[StagedFile], start: Position | None
 ) -> Iterator[SparkWrite]:
-    """What goes through Spark: mixed files separately from the others, which are stored elsewhere."""
+    """The writes through Spark: mixed files separately from the others, which are stored elsewhere."""
     partition, shape = marker.name.topic_partition, shape_of(table)
     topic_id = None if marker.manifest is None else marker.manifest.topic_id
     identity = place_of(table)

@@ -310,7 +310,7 @@ def _dropped(streams: Iterable[Stream], stats: LoadStats) -> Iterator[Problem]:
 
 
 def _more(loader: Loader, app_id: str) -> str:
-    """What else there is to say of a stream."""
+    """Further notes on a stream."""
     other = ", loaded by another loader" if app_id in loader.loaded_elsewhere else ""
     return f"{other}, paused" if app_id in loader.paused.pauses else other
 

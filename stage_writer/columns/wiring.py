@@ -81,7 +81,7 @@ class ColumnsOfStreams:
         return self._settings.model_copy(update={"streams": tuple(streams)})
 
     def lines(self, new_settings: Settings) -> Iterator[str]:
-        """What `check` shows of the columns in ``new_settings``, as `previewed` returned it."""
+        """The lines of `check` about the columns in ``new_settings``, as `previewed` returned them."""
         for new in new_settings.streams:
             if new.app_id in self._finders:
                 old = self._finders[new.app_id].stream

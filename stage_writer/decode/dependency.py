@@ -1,4 +1,4 @@
-"""What messages wait for before they can be converted."""
+"""Dependencies that messages wait for before they can be converted."""
 
 from abc import ABC, abstractmethod
 

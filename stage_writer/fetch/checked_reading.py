@@ -1,4 +1,4 @@
-"""What librdkafka returned, as records, ends and faults that the service can rely on.
+"""Results of librdkafka as records, ends and faults that the service can rely on.
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""What the brokers answer about topics, offsets and the group's members.
+"""The brokers' answers about topics, offsets and the group's members.
 
 A partition that is electing its leader is asked again for a while; any other failure is a BrokerError.
 """

@@ -1,4 +1,4 @@
-"""What reading a stream's records needs of this machine: the packages of its format, and its `schema_file`."""
+"""Local requirements for reading a stream's records: the packages of its format, and its `schema_file`."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,7 +7,7 @@ from common.errors import ConfigError
 from common.settings import Stream
 
 _PACKAGES = {"avro": ("fastavro",), "protobuf": ("google.protobuf", "grpc_tools"), "json-schema": ("jsonschema",)}
-"""What is needed of each extra."""
+"""The packages needed from each extra."""
 
 
 def require_packages(stream: Stream) -> None:

@@ -59,7 +59,7 @@ class KafkaOutlet:
     """The latest error; empty while there is none."""
 
     def pending(self) -> tuple[str, ...]:
-        """Those that a marker has to name; BrokerError for too many (rule 1)."""
+        """The outboxes that a marker must name. Raises BrokerError for too many (rule 1)."""
         with self.lock:
             outboxes = tuple(self.waiting)
         if len(outboxes) >= MOST_PENDING:

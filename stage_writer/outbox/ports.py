@@ -13,7 +13,7 @@ from common.spans import TopicPartition
 
 class Outlet(Protocol):
     def pending(self) -> tuple[str, ...]:
-        """Those that a marker has to name, oldest first. Safe to call from any thread.
+        """The outboxes that a marker must name, oldest first. Safe to call from any thread.
 
         Raises BrokerError when there are so many that nothing more may be sealed.
         """
@@ -33,7 +33,7 @@ class Outlets:
         return None
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
-        """What cannot be delivered now, one for each chain. Safe to call from any thread."""
+        """Deliveries that fail now, one problem for each chain. Safe to call from any thread."""
         return ()
 
 

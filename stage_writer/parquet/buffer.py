@@ -331,7 +331,7 @@ class Buffer:
     highest_timestamp_ms: int | None = None
     last_record: LastRecord | None = None
     offered: StructType = NO_COLUMNS
-    """What the table could gain."""
+    """The columns that the table could gain."""
     sample: FieldCensus | None = None
     """The fields of some of its records; None where none were sampled."""
     outgoing: list[pa.Table] = field(default_factory=list)
@@ -427,7 +427,7 @@ class StagedRows:
     rows: tuple[pa.Table, ...]
     """One for each of the converter's formats, in their order."""
     offered: StructType = NO_COLUMNS
-    """What the stream's table could gain, from the rows' rescue column."""
+    """The columns that the stream's table could gain, from the rows' rescue column."""
     filtered_offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """The messages that a condition filtered. Rising."""
     exploded: int = 0

@@ -55,7 +55,7 @@ class DependencyWaits:
 
 
 def problems(ours: Collection[AssignedPartition]) -> tuple[str, ...]:
-    """What is waited for although it is due, as text for operators. Safe to call from any thread."""
+    """Overdue dependencies, as text for operators. Safe to call from any thread."""
     waits = [wait for assigned in ours if (wait := assigned.wait) is not None and not wait.is_routine]
     counts = Counter(with_remedy(wait.error.problem, wait.error.remedy) for wait in waits)
     return tuple(f"{counted(count, 'partition')} waiting: {problem}" for problem, count in sorted(counts.items()))

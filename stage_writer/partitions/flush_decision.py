@@ -106,7 +106,7 @@ def decide(
     now_s: float,
     before: BackpressureState = BackpressureState(),
 ) -> FlushDecision:
-    """What to flush now, and what not to read from now on; ``before`` is the previous decision."""
+    """The partitions to flush now, and those not to read from now on; ``before`` is the previous decision."""
     due = {stats.partition: reason for stats in buffer_stats if (reason := _own_reason(stats, limits, now_s))}
     flushes = {
         stats.partition: Flush(stats.partition, due[stats.partition])

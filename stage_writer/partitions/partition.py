@@ -1,4 +1,4 @@
-"""What the service remembers of a Kafka partition of its own: reading it, waiting for its chain, or holding it."""
+"""The service's state of an assigned Kafka partition: reading it, waiting for its chain, or holding it."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class AssignedPartition:
     taken: Position = Position(0)  # noqa: RUF009
     """The position after what was read of it and is in the buffer, or on its way there."""
     wait: Dependency | None = None
-    """What it waits for before reading continues (stage_writer/partitions/dependency_wait.py)."""
+    """The dependency that it waits for before reading continues (stage_writer/partitions/dependency_wait.py)."""
     waits_since_s: float = 0.0
     stop: PartitionFault | None = None
     """Why it is to be held at its buffer's end, once that is flushed: nothing more is taken of it until then."""
     skipped: bool = False
     """Whether messages that arrived while its stream is paused were dropped: it is read again (pauses.py)."""
     outlet: Outlet | None = None
-    """What its stream's topology has sent to Kafka topics, not yet delivered."""
+    """Records of its stream's topology for Kafka topics, not yet delivered."""
     task: PartitionTask | None = None
     """The task of a stream with a topology; ``converter`` is then the task's own."""
 

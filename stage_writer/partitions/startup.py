@@ -144,7 +144,7 @@ class PartitionStartup:
         return error
 
     def _restored(self, among: Collection[TopicPartition]) -> dict[TopicPartition, StartupOutcome]:
-        """Those whose task is restored, or cannot be."""
+        """The partitions whose task is restored, or cannot be."""
         outcomes: dict[TopicPartition, StartupOutcome] = {}
         for partition in list(among):
             starting = self.waiting[partition]

@@ -103,7 +103,7 @@ class Replayed:
 
     @property
     def rows(self) -> int:
-        """What became of the other records."""
+        """The number of records that became rows."""
         without = self.tombstones + self.filtered + sum(self.dead_letters.values())
         return self.records - without + self.exploded
 
@@ -372,7 +372,7 @@ def _replayed(requested: Range, sums: Sums, files: int, path: str | None) -> Rep
 
 
 def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
-    """What was done, or would be done."""
+    """The replay that was done, or would be done, as text."""
     if not replayed:
         return "There are no records in this range: nothing to replace."
     several = len(stream.row_tables) > 1 or stream.routing.route_table is not None

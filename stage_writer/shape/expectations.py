@@ -43,7 +43,7 @@ class Expectations:
         self._seen = seen
         self._together = Evaluator(seen, {_setting(name): rule for name, rule in self._rules.items()})
         self._alone: dict[str, Evaluator] = {}
-        """Those that were needed: one rule each."""
+        """Evaluators of single rules, made when needed."""
         for name, data_type in zip(self._rules, self._together.types, strict=True):
             if data_type is not Primitive.BOOLEAN:
                 problem = f"its type is {type_to_ddl(data_type)}, but a rule must be true or false"

@@ -55,7 +55,7 @@ class AppearingRoutes(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """Those in addition to the stream's `routes`, in an order that stays; more may follow."""
+        """The routes in addition to the stream's `routes`, in an order that stays; more may follow."""
 
     @property
     def keys(self) -> Mapping[str, tuple[str, ...]]:
@@ -121,7 +121,7 @@ class Router:
             self._number()
 
     def _new(self, routes: pa.ChunkedArray) -> list[str]:
-        """Those without a table, or whose table has no keys yet (rule 5)."""
+        """The routes without a table, or whose table has no keys yet (rule 5)."""
         unseen = pc.unique(routes.drop_null())
         return unseen.filter(pc.invert(pc.is_in(unseen, value_set=self._settled))).to_pylist()  # type: ignore[no-any-return]
 

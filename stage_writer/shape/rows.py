@@ -45,7 +45,7 @@ class Destinations:
         return cls(numbers, np.concatenate([[0], np.cumsum(counts)]))
 
     def joined(self, other: Destinations) -> Destinations:
-        """Those of both, which have different messages of the same batches."""
+        """The destinations of both, which have different messages of the same batches."""
         counts = [np.diff(destinations.starts) for destinations in (self, other)]
         messages = np.concatenate([np.repeat(np.arange(len(count)), count) for count in counts])
         numbers = np.concatenate([self.numbers, other.numbers])

@@ -1,4 +1,4 @@
-"""What all tasks of a stream share: its settings and formats, the decoding of its topics, and their surroundings.
+"""The shared state of a stream's tasks: its settings and formats, the decoding of its topics, and their surroundings.
 
 Rule: each source topic is decoded by its own columns, as strictly as any stream's records; a source without columns
 accepts any JSON value, which the task parses.

@@ -50,7 +50,7 @@ class BuiltTopology:
     early: Mapping[str, Step]
     """The bound steps before the first processor of their paths, by the node's name."""
     late: Mapping[str, Step]
-    """Those after the last one."""
+    """The bound steps after the last processor of their paths."""
     columns: Mapping[str, StructType]
     """The output columns of sources, early and late steps, by the node's name; without sources of plain JSON."""
     connected: Mapping[str, frozenset[str]]

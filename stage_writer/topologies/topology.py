@@ -42,7 +42,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class OnError(StrEnum):
-    """What to do with a message for which the user's code raises an exception."""
+    """The treatment of a message for which the user's code raises an exception."""
 
     DEAD_LETTER = "dead_letter"
     """It goes to the dead letters, and everything done for it is undone."""
@@ -52,7 +52,7 @@ class OnError(StrEnum):
 
 
 class Late(StrEnum):
-    """What to do with a record that a processor drops because it is late."""
+    """The treatment of a record that a processor drops because it is late."""
 
     DROP = "drop"
     """It is left out and counted; its message's other output stays."""

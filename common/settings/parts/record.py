@@ -19,7 +19,7 @@ FIRST_MESSAGE = ""
 
 
 class UnknownFields(StrEnum):
-    """What becomes of a record's fields that are not declared."""
+    """The treatment of a record's undeclared fields."""
 
     IGNORE = "ignore"
     RESCUE = "rescue"

@@ -1,4 +1,4 @@
-"""What ``delta-loader explain`` prints, for people and for machines. JSON keys are only ever added."""
+"""The output of ``delta-loader explain``, for people and for machines. JSON keys are only ever added."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -78,7 +78,7 @@ class Shape:
 
 @dataclass(slots=True)
 class FilteredRecords:
-    """What Kafka has and no table has, in offset ranges with filtered records."""
+    """Records that Kafka has and no table has, in offset ranges with filtered records."""
 
     spans: Sequence[Span] = ()
     """Such offset ranges, in order."""
@@ -118,7 +118,7 @@ class BucketTotals:
     twice_dead: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
     both: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
     missing: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
-    """What Kafka has and neither table has, except for `left_out`."""
+    """Records that Kafka has and neither table has, except for `left_out`."""
     left_out: FilteredRecords = field(default_factory=FilteredRecords)
     vanished: int = 0
     """Offsets that a table has and Kafka no longer has, above Kafka's first one."""

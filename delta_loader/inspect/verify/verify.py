@@ -251,7 +251,7 @@ class Verifier:
             yield Finding(Verdict.FAULT, "files_gone", text, ledger.url, version=version, files=paths)
 
     def _deferred(self, stream: Stream, own: Ledger) -> tuple[DeferredRange, ...]:
-        """What secondary tables may still lack, by the main table's txn actions."""
+        """The ranges that secondary tables may still lack, by the main table's txn actions."""
         transactions = own.transactions
         if own.first_version:
             state = read_table_state(self.open_store(stream.table))

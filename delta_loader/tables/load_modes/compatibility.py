@@ -162,7 +162,7 @@ def _cast(table: StructType, staged: StructType) -> StructType:
 
 
 def _not_made(table: StructType, staged: StructType, partition_by: tuple[str, ...]) -> Iterator[str]:
-    """What Delta's writer would refuse altogether (rule 5)."""
+    """Columns that Delta's writer would refuse altogether (rule 5)."""
     for field in table:
         metadata = json.loads(field.metadata_json)
         if staged.field(field.name) is not None:

@@ -125,7 +125,7 @@ class ElementStatement(MergeStatement):
 
     @property
     def _of_event(self) -> Sequence[str]:
-        """Those that all rows of an event have alike and that a delete needs."""
+        """The columns that a delete needs, equal in all rows of an event."""
         return [*dict.fromkeys((*self.by.order, *(() if self.by.sequence is None else (self.by.sequence,))))]
 
     def _together(self) -> str:

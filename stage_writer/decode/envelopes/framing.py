@@ -276,9 +276,9 @@ class _Frames:
     codes: Numbers
     """For each message its schema's id; or the index of what its header names."""
     keys: tuple[SchemaKey, ...] | None = None
-    """What headers name; None where the frames are in the messages."""
+    """The schemas named by headers; None where the frames are in the messages."""
     prefixes: tuple[bytes, ...] = ()
-    """What else these headers have: the indexes of a Protobuf message."""
+    """The indexes of a Protobuf message, from these headers."""
 
     def schema_of(self, code: int) -> SchemaKey:
         return code if self.keys is None else self.keys[code]

@@ -1,4 +1,4 @@
-"""What envelopes have in common: which parts of a message are rows, and what is said of them.
+"""The common part of envelopes: which parts of a message are rows, and their `_cdc`.
 
 Rule: a message has images, or is passed over, or is refused. It is passed over where it belongs to the feed and changes
 no row (a schema change, the start of a snapshot).
@@ -71,7 +71,7 @@ class Envelope(Protocol):
 
 
 def about_of(ts: pa.Array, source: pa.Array, source_ts: pa.Array) -> pa.StructArray:
-    """What `_cdc` says of events, without their operations."""
+    """The content of `_cdc` for events, without their operations."""
     return pa.StructArray.from_arrays([ts, source, source_ts], names=["ts", "source", "source_ts"])
 
 

@@ -1,4 +1,4 @@
-"""What a stream's table could gain: the types of the fields in its rescue column.
+"""The columns that a stream's table could gain: the types of the fields in its rescue column.
 
 Rules:
 

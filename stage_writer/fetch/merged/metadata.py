@@ -1,4 +1,4 @@
-"""What the brokers answer about merged chains: their inputs' answers, combined."""
+"""The brokers' answers about merged chains: their inputs' answers, combined."""
 
 from collections.abc import Collection, Iterable, Mapping
 

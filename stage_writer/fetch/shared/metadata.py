@@ -1,4 +1,4 @@
-"""What the brokers answer about the chains of shared topics: what they answer about its topic."""
+"""The brokers' answers about the chains of shared topics: their answers about the topic."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 

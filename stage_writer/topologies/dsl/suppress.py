@@ -110,7 +110,7 @@ class HoldBack(Processor):
         self._held.put((due_ms, record.key), (change.new, old, record.timestamp_ms, record.headers))
 
     def _due(self, latest_ms: int) -> list[tuple[int, Key]]:
-        """Those that are due, and the earliest others when too many wait."""
+        """The due changes, and the earliest others when too many wait."""
         earliest_ms = self._places.get(_EARLIEST)
         too_many = 0 if self._table.max_records is None else self._count(0) - self._table.max_records
         if earliest_ms > latest_ms and too_many <= 0:  # the usual case; a scan of the held changes costs more

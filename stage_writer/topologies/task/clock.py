@@ -64,7 +64,7 @@ class Timers:
         return timer
 
     def due(self, now_ms: int) -> Iterator[Timer]:
-        """Those that are due, each scheduled again once it was called (rules 2 and 3)."""
+        """The due punctuations, each scheduled again after its call (rules 2 and 3)."""
         while self.next_ms <= now_ms:
             at_ms, number, timer = heapq.heappop(self.heap)
             if timer.cancelled:
