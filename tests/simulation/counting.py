@@ -8,7 +8,7 @@ model then knows the possible counts.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pyarrow as pa
@@ -21,9 +21,7 @@ from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, ProcessorContext, PunctuationType, Record, Topology
 from stage_writer.topologies.stores import Stores
 from tests.fakes.delta_tables import MemoryTable
-from tests.simulation.files import rows_in
 from tests.simulation.kafka import Record as Sent
-from tests.simulation.store import Bucket
 
 Place = tuple[int, int, int]
 
@@ -95,8 +93,8 @@ def converter(stream: Stream, wall_ms: Callable[[], int], build: Callable[[], To
 
 @dataclass(slots=True)
 class CountModel:
-    bucket: Bucket
-    _files: dict[str, pa.Table] = field(default_factory=dict)
+    read: Callable[[str], pa.Table]
+    """The rows of a data file."""
 
     def problems(
         self,
@@ -108,7 +106,7 @@ class CountModel:
         """Rows whose count is impossible for their record."""
         wanted = counts_of(logs, may_lack)
         for path, start in [] if table is None else table.parts:
-            for row in self._rows(f"{url}/{path}").to_pylist():
+            for row in self.read(f"{url}/{path}").to_pylist():
                 place = (row["_kafka_partition"], row["_kafka_offset"], int(row["_kafka_timestamp"].timestamp() * 1000))
                 if row["_kafka_offset"] >= start and place in wanted:
                     key, counts, ticks = wanted[place]
@@ -116,15 +114,6 @@ class CountModel:
                         yield f"{place} is counted as {row['key']} {row['seen']}, and is {key} {sorted(counts)}"
                     if row["ticks"] not in ticks:
                         yield f"{place} comes after {row['ticks']} ticks, and not after {sorted(ticks)}"
-
-    def _rows(self, path: str) -> pa.Table:
-        """Of a data file, which never changes."""
-        if path not in self._files:
-            stored = self.bucket.objects.get(path)
-            if stored is None:
-                return pa.table({})  # shows as missing rows
-            self._files[path] = rows_in(stored[0])
-        return self._files[path]
 
 
 def counts_of(

@@ -7,8 +7,8 @@ the field. Otherwise it is in the rescue column of its row, unchanged.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import pyarrow as pa
@@ -35,8 +35,6 @@ from tests.fakes.delta_tables import MemoryTable
 from tests.fakes.streams import stream_of
 from tests.simulation.converter import GOOD, PlainConverter, Registry
 from tests.simulation.delta_log import Place, place_of
-from tests.simulation.files import rows_in
-from tests.simulation.store import Bucket
 
 Record = dict[str, object]
 
@@ -120,9 +118,9 @@ def _fitting(value: object, data_type: DataType) -> object | None:
 
 @dataclass(slots=True)
 class Values:
-    bucket: Bucket
+    read: Callable[[str], pa.Table]
+    """The rows of a data file."""
     rescue_column: str
-    _files: dict[str, pa.Table] = field(default_factory=dict)
 
     def problems(self, url: str, table: MemoryTable | None, sent: Mapping[Place, bytes]) -> Iterator[str]:
         """Rows whose values differ from those sent."""
@@ -131,7 +129,7 @@ class Values:
         columns = schema_from_json(table.schema)
         known = to_arrow_schema(columns)
         for path, start in table.parts:
-            staged = self._rows(f"{url}/{path}")
+            staged = self.read(f"{url}/{path}")
             for name in staged.column_names:
                 if name not in known.names:
                     yield f"{path} has the column {name}, and the table has not"
@@ -162,12 +160,3 @@ class Values:
         text = row.get(self.rescue_column)
         rescued: Record = {} if text is None else json.loads(str(text))
         return rescued
-
-    def _rows(self, path: str) -> pa.Table:
-        """Of a data file, which never changes."""
-        if path not in self._files:
-            stored = self.bucket.objects.get(path)
-            if stored is None:
-                return pa.table({})  # reported as missing rows
-            self._files[path] = rows_in(stored[0])
-        return self._files[path]

@@ -249,7 +249,7 @@ class Evolving(Kind):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._model = Values(context.bucket, self.stream.record.rescue_column)
+        self._model = Values(self.log.read, self.stream.record.rescue_column)
 
     def converter(self, process: Process) -> Converter:
         del process
@@ -286,7 +286,7 @@ class Counting(Keyed):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._model = CountModel(context.bucket)
+        self._model = CountModel(self.log.read)
 
     def converter(self, process: Process) -> Converter:
         del process
