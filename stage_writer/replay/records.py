@@ -103,7 +103,7 @@ class Replayed:
 
     @property
     def rows(self) -> int:
-        """The number of records that became rows."""
+        """The number of rows made from the other records."""
         without = self.tombstones + self.filtered + sum(self.dead_letters.values())
         return self.records - without + self.exploded
 
