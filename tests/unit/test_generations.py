@@ -214,6 +214,20 @@ def test_old_chain_with_an_unreadable_marker_must_be_given_up_explicitly() -> No
     assert isinstance(plan_restart(broken, give_up=True), Restart)
 
 
+@pytest.mark.parametrize(
+    "known", [state(table=20), replace(state(), chain_origin=ChainOrigin(Position(0)))], ids=["position", "origin"]
+)
+def test_chain_without_markers_gets_a_new_generation(known: PartitionState) -> None:
+    plan = instance(Restart, plan_restart(known, give_up=False))
+    assert (required(plan.chain_origin).generation, plan.put_aside) == (1, ())
+
+
+def test_markers_without_a_chain_are_put_aside() -> None:
+    last = StagedMarker(OLD[1].name.path, OLD[1].name, OLD[1])
+    plan = plan_restart(replace(state(), older=(last,)), give_up=False)
+    assert plan == Restart(ORDERS, None, (last,))
+
+
 def test_markers_that_an_earlier_restart_left_are_put_aside_too() -> None:
     old = state(*OLD, table=20)
     last = StagedMarker(OLD[1].name.path, OLD[1].name, OLD[1])
@@ -277,6 +291,9 @@ def test_restart_of_a_truncated_topic_needs_a_start_position() -> None:
 def test_restart_with_unknown_topic_ids_warns_of_a_second_load() -> None:
     plan = instance(Restart, plan_restart(state(*chain_of(0, 10), table=10, now=None), give_up=False))
     assert "a second time" in plan.notes[0]
+    for old, now in ((OLD, None), (chain_of(0, 10, 20), "new")):
+        plan = instance(Restart, plan_restart(state(*old, table=20, now=now), give_up=False))
+        assert "a second time" in plan.notes[0]
 
 
 def test_next_restart_completes_an_interrupted_one() -> None:

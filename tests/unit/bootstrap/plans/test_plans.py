@@ -186,8 +186,17 @@ def test_chain_is_never_overwritten(markers: list[Marker | StagedMarker]) -> Non
     outcome = planned(state(markers), 42).outcome
     assert isinstance(outcome, RefusedPartition)
     assert "done/orders/0/" in outcome.problem
+    assert ("and is staged up to 10" in outcome.problem) == (markers == chain_of(0, 10))
     assert "rewind" in outcome.remedy
     assert "skip" in outcome.remedy
+
+
+@pytest.mark.parametrize("markers", [(), chain_of(0, 10)])
+def test_chain_of_other_records_gets_no_marker(markers: list[Marker]) -> None:
+    outcome = planned(replace(state(markers), foreign="it is of another topic"), 5).outcome
+    assert isinstance(outcome, RefusedPartition)
+    assert "does not match the table's positions: it is of another topic" in outcome.problem
+    assert "bootstrap restart" in outcome.remedy
 
 
 def test_position_that_kafka_does_not_have_is_refused() -> None:
@@ -206,6 +215,7 @@ def test_position_beyond_the_table_s_is_refused() -> None:
     assert isinstance(outcome, RefusedPartition)
     assert "[30, 42)" in outcome.problem
     assert "--from delta" in outcome.remedy
+    assert "bootstrap skip ⟨config⟩ --topic orders --partition 0 --to 42" in outcome.remedy
     assert isinstance(planned(state(table=41), 42).outcome, RefusedPartition)
 
 
@@ -233,6 +243,13 @@ def test_partition_without_a_position_is_left_out_with_the_reason() -> None:
     assert fresh == NoPosition("the group 'g' has no commit; it begins at the stream's start, earliest")
     chained = planned(state(chain_of(0, 10)), None, "the file does not name it").outcome
     assert chained == NoPosition("the file does not name it; its chain stays as it is")
+    for start, words in (
+        (FromTimestamp(5), "the first record at or after 5 ms"),
+        (FromOffsets({}), "its map of positions, else earliest"),
+    ):
+        assert planned(state(start=start), None).outcome == NoPosition(
+            f"nothing; it begins at the stream's start, {words}"
+        )
 
 
 def test_rewind_to_before_a_chain_moves_its_origin_without_markers() -> None:
@@ -282,12 +299,18 @@ def test_partition_left_out_under_latest_begins_at_the_current_end() -> None:
     assert planned(later, None).outcome == BeginChain(ORDERS, ChainOrigin(Position(70), 2))
     begun = state(start=StartAt.LATEST, high=70, chain_origin=ChainOrigin(Position(7)))
     assert isinstance(planned(begun, None).outcome, NoPosition)
+    staged = planned(state(chain_of(0, 10), start=StartAt.LATEST, high=70), None, "the file does not name it")
+    assert staged.outcome == NoPosition("the file does not name it; its chain stays as it is")
+    assert StreamPlan("orders", (staged, planned(later, None))).beginnings == (planned(later, None).outcome,)
 
 
 def test_positions_of_partitions_that_kafka_does_not_have_are_refused() -> None:
     check_known([ORDERS], [ORDERS], "FILE")
-    with pytest.raises(UsageError, match=r"FILE names orders\+payments/0, which does not exist in Kafka"):
+    with pytest.raises(UsageError, match=r"FILE names orders\+payments/0, which does not exist in Kafka") as caught:
         check_known([ORDERS, JOINED], [ORDERS], "FILE")
+    assert caught.value.remedy == "name partitions of orders/0 … orders/0"
+    with pytest.raises(UsageError, match="check the stream's topics"):
+        check_known([ORDERS], [], "FILE")
 
 
 def test_one_refused_partition_refuses_the_plan() -> None:
@@ -297,7 +320,10 @@ def test_one_refused_partition_refuses_the_plan() -> None:
     with pytest.raises(UsageError, match="nothing was written") as caught:
         _ = StreamPlan("orders", (good, bad)).markers
     assert "done/orders/0/00000000000000000000.done" in caught.value.problem
+    assert "refused as well" not in caught.value.problem
     assert caught.value.exit_code == 2
+    with pytest.raises(UsageError, match=r"\(refused as well: orders\+payments/0\)"):
+        _ = StreamPlan("orders", (bad, good, replace(bad, partition=JOINED))).markers
 
 
 def test_plan_is_shown_as_text_and_as_json() -> None:
