@@ -83,6 +83,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "stage_writer.topologies.stores.timed": {
         "TimedStore._admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is"
     },
+    "bootstrap.plans.plan": {
+        "_not_in_kafka: position > ends.high → position >= ends.high": "the end itself is in Kafka: it is not refused"
+    },
     "stage_writer.topologies.stores.window": {
         "index_key_of: entry < FIRST_KEY → entry <= FIRST_KEY": "no entry is one byte long",
         "duplicate_index_key_of: entry < FIRST_KEY → entry <= FIRST_KEY": "no entry is one byte long",

@@ -61,6 +61,7 @@ TESTS = {
         f"{_WRITER}/test_flushes.py",
         f"{_WRITER}/test_service.py",
     ),
+    "bootstrap.plans.plan": ("tests/unit/bootstrap/plans/test_plans.py",),
     "delta_loader.load.settle": (f"{_LOADER}/load/test_settling.py", "tests/property/test_idle.py"),
     "delta_loader.load.settling": (f"{_LOADER}/load/test_settling.py", f"{_LOADER}/test_service.py"),
     "delta_loader.load.committer": (
