@@ -30,7 +30,7 @@ from bootstrap.apply.tables import TableStates
 from bootstrap.merged import ends_of, require_plain, with_chain
 from bootstrap.plans.accept import AcceptPlan
 from bootstrap.plans.plan import StreamPlan, check_known, plan_partition
-from bootstrap.plans.repair import RewindPlan, SkipPlan, plan_rewind, with_tables_ahead
+from bootstrap.plans.repair import RewindPlan, SkipPlan, loaded_ahead, plan_rewind, with_tables_ahead
 from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
 from bootstrap.plans.sources import FromDelta, FromFile, FromGroup, PositionSource, parse_positions, unreadable_file
 from bootstrap.plans.state import Author, Ends, PartitionState
@@ -39,7 +39,7 @@ from common.http.pages import release
 from common.ports import Clock, ObjectStore
 from common.settings import FromTimestamp, Settings, StartAt, Stream
 from common.settings.stores import stage_store
-from common.spans import Partition, Position, Topic, TopicPartition
+from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import newest_origin
 from common.stage.merged import ids_together, is_merged, kafka_partition, kafka_topic, topics_of
 from common.stage.topic_owners import StageTopicOwners
@@ -285,8 +285,14 @@ class Work:
             require_no_load_begun(plan, highest_position)
             late = staging.rewind(store, plan)
             require_not_loaded(plan, highest_position)
-            require_loaded_alike(plan, partial(self._tables.lacking_in_others, stream, partition))
+            lacking = partial(self._tables.lacking_in_others, stream, partition)
+            require_loaded_alike(plan, lacking, partial(self._loaded_ahead, plan, stream))
             return late
+
+    def _loaded_ahead(self, plan: RewindPlan, stream: Stream) -> Span | None:
+        # In this order: the main table comes last in each load, and so is not taken for one that lacks records.
+        highest = self._tables.highest_position(stream, plan.partition)
+        return loaded_ahead(plan, self._tables.position(stream, plan.partition), highest)
 
     # accept
 

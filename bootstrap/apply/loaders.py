@@ -88,14 +88,19 @@ def require_not_loaded(plan: RewindPlan, tables: Callable[[], Position | None]) 
         raise UsageError(msg, f"load these records separately: `{command}`")
 
 
-def require_loaded_alike(plan: RewindPlan, lacking: Callable[[], Span | None]) -> None:
-    """Call this after a rewind's last change; ``lacking`` reads what the main table has and another one lacks.
+def require_loaded_alike(
+    plan: RewindPlan, lacking: Callable[[], Span | None], ahead: Callable[[], Span | None]
+) -> None:
+    """Call this after a rewind's last change.
 
-    Raises UsageError where a load since the plan left another table out: that one gets what is staged again, by the
+    ``lacking`` reads what the main table has and another one lacks, ``ahead`` what another one has and the main table
+    lacks. Raises UsageError where a load since the plan left such a table out: it gets what is staged again, by the
     config as it is then (bootstrap/plans/repair.py, rule 5).
     """
-    span = None if plan.to_replay is not None else lacking()
-    if span is None or span.end <= plan.position:
+    known = ((plan.to_replay, lacking), (plan.tables_ahead, ahead))
+    spans = (read() for planned, read in known if planned is None)
+    span = next((span for span in spans if span is not None and span.end > plan.position), None)
+    if span is None:
         return
     start = max(span.start, plan.position)
     msg = (

@@ -63,6 +63,8 @@ class RewindPlan:
     """Where the chain started, if records from before that are staged; None if no table may lack such records."""
     to_replay: Span | None = None
     """What another table gets by a config that may differ from the main table's (rule 5); None where nothing is."""
+    tables_ahead: Span | None = None
+    """What the main table gets by a config that may differ from another table's (rule 5); None where nothing is."""
     notes: tuple[str, ...] = ()
 
 
@@ -183,7 +185,7 @@ def plan_rewind(
     notes = (*_rewind_notes(state, to, position, to_replay), *states.note(position))
     if is_gone:
         notes = (*notes, f"Kafka no longer has [{position}, {state.ends.low}): it will never be loaded")
-    return RewindPlan(to, end, aside, marker, state.partition, chain_origin, chain_start, to_replay, notes)
+    return RewindPlan(to, end, aside, marker, state.partition, chain_origin, chain_start, to_replay, notes=notes)
 
 
 def _by_another_config(state: PartitionState, position: Position) -> Span | None:
@@ -199,15 +201,21 @@ def with_tables_ahead(plan: RewindPlan, table: Position | None, highest: Positio
 
     ``table`` is the main table's position, and ``highest`` that of the table which has most.
     """
-    start = max(plan.position, table or Position(0))
-    if highest is None or highest <= start:
+    span = loaded_ahead(plan, table, highest)
+    if span is None:
         return plan
     note = (
-        f"another table of the stream has records of {Span(start, highest)} that the main table lacks; if the stream's "
+        f"another table of the stream has records of {span} that the main table lacks; if the stream's "
         "tables, routes or conditions have changed since those were loaded, load them again after this: "
-        f"`{replay(plan.partition, start, highest)}`"
+        f"`{replay(plan.partition, span.start, span.end)}`"
     )
-    return replace(plan, notes=(*plan.notes, note))
+    return replace(plan, tables_ahead=span, notes=(*plan.notes, note))
+
+
+def loaded_ahead(plan: RewindPlan, table: Position | None, highest: Position | None) -> Span | None:
+    """The restaged records that another table has and the main table lacks, by the positions of both."""
+    start = max(plan.position, table or Position(0))
+    return None if highest is None or highest <= start else Span(start, highest)
 
 
 def _previous(chain: PartitionState, position: Position) -> Position | None:

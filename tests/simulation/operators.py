@@ -174,8 +174,9 @@ class Operator:
             self._given_up.give(state.partition, 0, int(plan.position))
         self._world.faults[Fault.REWIND] += 1
         self._world.note(f"an operator rewinds {state.partition} to {plan.position}")
-        if plan.to_replay is not None:
-            self._replay(plan.partition, plan.to_replay)
+        plan = self._with_tables_ahead(state, plan)
+        for span in filter(None, (plan.to_replay, plan.tables_ahead)):
+            self._replay(plan.partition, span)
         with self._locks.locked(state.partition, "rewind") as store:
             require_not_loading(store, plan, partial(self._position, state.partition, [self._stream.table]))
             everywhere = partial(self._position, state.partition, self._stream.tables)
@@ -183,7 +184,7 @@ class Operator:
             staging.rewind(store, plan)
             require_not_loaded(plan, everywhere)
             self._done(state.partition)
-            require_loaded_alike(plan, partial(self._lacking_in_others, plan))
+            require_loaded_alike(plan, partial(self._lacking_in_others, plan), partial(self._loaded_ahead, plan))
         if plan.chain_start is not None:
             self._given_up.want(state.partition, int(plan.position))
 
@@ -192,6 +193,12 @@ class Operator:
         if span is not None and span.end > plan.position:
             self._replay(plan.partition, span)
         return span
+
+    def _with_tables_ahead(self, _state: PartitionState, plan: RewindPlan) -> RewindPlan:
+        return plan
+
+    def _loaded_ahead(self, _plan: RewindPlan) -> Span | None:
+        return None
 
     def _replay(self, partition: TopicPartition, span: Span) -> None:
         """Follow the advice of a rewind: the config may have been edited."""

@@ -19,6 +19,8 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from bootstrap.plans.repair import RewindPlan, loaded_ahead, with_tables_ahead
+from bootstrap.plans.state import PartitionState
 from common.errors import StoreError, TableError
 from common.spans import Position, Span, TopicPartition
 from common.stage.markers import Marker
@@ -261,6 +263,16 @@ class ReplayOperator(Operator):
     def __init__(self, world: World, broker: Broker, *, replay: Callable[[Range], None], **more: Any) -> None:  # noqa: ANN401
         super().__init__(world, broker, **more)
         self._note = replay
+
+    def _with_tables_ahead(self, state: PartitionState, plan: RewindPlan) -> RewindPlan:
+        return with_tables_ahead(plan, state.table, self._position(plan.partition, self._stream.tables))
+
+    def _loaded_ahead(self, plan: RewindPlan) -> Span | None:
+        highest = self._position(plan.partition, self._stream.tables)
+        span = loaded_ahead(plan, self._position(plan.partition, [self._stream.table]), highest)
+        if span is not None:
+            self._replay(plan.partition, span)
+        return span
 
     def _replay(self, partition: TopicPartition, span: Span) -> None:
         self._note(Range(partition, span))

@@ -10,8 +10,8 @@ import pytest
 from bootstrap.accepting import Accepting
 from bootstrap.apply import kafka
 from bootstrap.plans.plan import StreamPlan
-from bootstrap.plans.repair import RewindPlan, plan_rewind
-from bootstrap.plans.state import Author, Ends
+from bootstrap.plans.repair import plan_rewind
+from bootstrap.plans.state import Author, Ends, PartitionState
 from bootstrap.work import Work
 from common.clock import SystemClock
 from common.errors import ConfigError, UsageError
@@ -20,7 +20,7 @@ from common.settings.stores import stage_store
 from common.spans import Position, TopicPartition
 from common.stage.topic_owners import owner_path
 from common.tables.commit_metadata import Decision
-from tests.builders import settings_of
+from tests.builders import settings_of, span
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 from tests.unit.common.stage.test_topic_owners import staged
@@ -32,22 +32,27 @@ ENDS = Ends(Position(0), Position(10))
 def test_rewind_before_a_chain_is_refused_while_a_load_is_between_two_tables(tmp_path: Path) -> None:
     """The dead-letter table has the chain's first records: it would ignore those before them."""
     staging = Staging.below(tmp_path)
-    staging.flush(0, 16, 40)
+    staging.flush(0, 16, 30)
+    staging.flush(0, 30, 40)
     settings = settings_for(staging)
     commit(staging.store(staging.dead_letters), 0, PROTOCOL, METADATA, txn("orders-0", 39))
 
-    def rewind(to: int) -> RewindPlan:
-        work = Work(settings, SystemClock())
-        state = work._state(settings.streams[0], Ends(Position(0), Position(100)), staging.source(0), None, None)
-        plan = plan_rewind(state, Position(to), Author("operator", 1))
-        work.rewind(plan)
-        return plan
+    def inspected() -> tuple[Work, PartitionState]:
+        work, ends = Work(settings, SystemClock()), Ends(Position(0), Position(100))
+        return work, work._state(settings.streams[0], ends, staging.source(0), None, None)
 
     before = staging.markers()
+    work, state = inspected()
     with pytest.raises(UsageError, match="a table of the stream already has orders/0 up to 40"):
-        rewind(0)
+        work.rewind(work._rewind_of(state, Position(0)))
     assert staging.markers() == before
-    assert rewind(16).position == 16
+    work, state = inspected()
+    plan = work._rewind_of(state, Position(30))
+    work.rewind(plan)
+    assert (plan.position, plan.tables_ahead) == (30, span(30, 40))
+    work, state = inspected()
+    with pytest.raises(UsageError, match="since the chain was read, a loader has loaded it up to 40"):
+        work.rewind(plan_rewind(state, Position(16), Author("operator", 1)))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from bootstrap.plans.plan import (
     check_known,
     plan_partition,
 )
-from bootstrap.plans.repair import RewindPlan, plan_rewind, plan_skip
+from bootstrap.plans.repair import RewindPlan, plan_rewind, plan_skip, with_tables_ahead
 from bootstrap.plans.sources import FromDelta, FromFile, FromGroup, PositionSource, parse_positions, parse_source
 from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
 from common.errors import UsageError
@@ -520,12 +520,18 @@ def test_rewind_names_records_that_another_table_gets_by_a_later_config(
 def test_uneven_load_during_a_rewind_is_named() -> None:
     plan = rewound(state(THIRTY, table=5), 10)
     with pytest.raises(UsageError, match="a loader has loaded it up to 30, and not into every table") as error:
-        require_loaded_alike(plan, lambda: span(5, 30))
+        require_loaded_alike(plan, lambda: span(5, 30), lambda: None)
     assert "--from 10 --to 30 --yes" in error.value.remedy
-    require_loaded_alike(plan, lambda: span(5, 10))  # loaded, but not staged again
-    require_loaded_alike(plan, lambda: None)
+    with pytest.raises(UsageError, match="a loader has loaded it up to 30, and not into every table") as error:
+        require_loaded_alike(plan, lambda: None, lambda: span(12, 30))
+    assert "--from 12 --to 30 --yes" in error.value.remedy
+    require_loaded_alike(plan, lambda: span(5, 10), lambda: None)  # loaded, but not staged again
+    require_loaded_alike(plan, lambda: None, lambda: None)
     known = rewound(state(THIRTY, table=17, deferred_from=4), 10, below_table=True)
-    require_loaded_alike(known, lambda: span(4, 17))  # already named in the plan's notes
+    require_loaded_alike(known, lambda: span(4, 17), lambda: None)  # already named in the plan's notes
+    known = with_tables_ahead(plan, Position(5), Position(30))
+    assert known.tables_ahead == span(10, 30)
+    require_loaded_alike(known, lambda: None, lambda: span(10, 30))  # the same
 
 
 def test_skip_does_not_leave_out_records_that_another_table_lacks() -> None:

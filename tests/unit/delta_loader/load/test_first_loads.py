@@ -271,7 +271,7 @@ def test_new_table_of_a_settled_chain_is_named_as_the_problem() -> None:
 
 
 def rewound(work: Work, state: PartitionState) -> None:
-    work.rewind(plan_rewind(state, Position(10), AUTHOR))
+    work.rewind(work._rewind_of(state, Position(10)))
 
 
 def skipped(work: Work, state: PartitionState) -> None:
