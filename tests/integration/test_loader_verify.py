@@ -36,6 +36,20 @@ def test_keys_that_several_rows_have_are_named(tmp_path: Path, spark: SparkSessi
     assert contents.keys_twice(url, 0, ["id", "name"], None) == []
 
 
+def test_garbled_checkpoint_is_an_error_of_its_table(tmp_path: Path, spark: SparkSession) -> None:
+    url = str(tmp_path / "table")
+    place = spark.sql("SELECT 't' AS _kafka_topic, 0 AS _kafka_partition, 1L AS _kafka_offset, now() _kafka_timestamp")
+    for _ in range(2):
+        place.write.format("delta").mode("append").save(url)
+    deltalake.DeltaTable(url).create_checkpoint()
+    (checkpoint,) = Path(url, "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(b"garbled")
+    Path(url, "_delta_log", f"{0:020d}.json").unlink()
+    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    with pytest.raises(TableError, match="checkpoint"):
+        SparkContents(spark).offsets((url, 1), stamped=False)
+
+
 @pytest.fixture
 def staging(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Staging:
     """A copy of a stream of two Kafka partitions with dead letters, loaded by three commits."""

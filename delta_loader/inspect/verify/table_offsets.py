@@ -49,24 +49,24 @@ class SparkOffsets:
         with _errors("read", self._url):
             frames = [_offsets_of(spark, url, version) for url, version in tables]
             self._frame: DataFrame = reduce(lambda first, other: first.unionByName(other), frames)
-        self._named = self._frame.where("topic IS NOT NULL AND partition IS NOT NULL AND offset >= 0")
-        # Spark counts buckets from 1, and its first bucket starts with 1.
-        self._bitmaps = (
-            self._named.selectExpr(
-                "topic",
-                "partition",
-                "bitmap_bucket_number(offset + 1) - 1 AS bucket",
-                "bitmap_bit_position(offset + 1) AS bit",
-                f"pmod(time_ms, {STAMP_PRIME}) AS stamp",
+            self._named = self._frame.where("topic IS NOT NULL AND partition IS NOT NULL AND offset >= 0")
+            # Spark counts buckets from 1, and its first bucket starts with 1.
+            self._bitmaps = (
+                self._named.selectExpr(
+                    "topic",
+                    "partition",
+                    "bitmap_bucket_number(offset + 1) - 1 AS bucket",
+                    "bitmap_bit_position(offset + 1) AS bit",
+                    f"pmod(time_ms, {STAMP_PRIME}) AS stamp",
+                )
+                .groupBy("topic", "partition", "bucket")
+                .agg(
+                    functions.expr("count(*) AS amount"),
+                    functions.expr("bitmap_construct_agg(bit) AS bits"),
+                    *(_stamps() if stamped else ()),
+                )
+                .persist(StorageLevel.MEMORY_AND_DISK)
             )
-            .groupBy("topic", "partition", "bucket")
-            .agg(
-                functions.expr("count(*) AS amount"),
-                functions.expr("bitmap_construct_agg(bit) AS bits"),
-                *(_stamps() if stamped else ()),
-            )
-            .persist(StorageLevel.MEMORY_AND_DISK)
-        )
 
     def sources(self) -> list[TopicPartition]:
         with _errors("read", self._url):
