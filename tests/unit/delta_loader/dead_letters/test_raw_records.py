@@ -65,7 +65,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[Reader]:
         made.append(Reader(properties, at_a_time))
         return made[-1]
 
-    monkeypatch.setattr("common.kafka.reader.KafkaReader", reader)
+    monkeypatch.setattr("delta_loader.dead_letters.kafka.KafkaReader", reader)
     return made
 
 
