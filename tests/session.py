@@ -22,7 +22,8 @@ SMALL_TABLES = {
     STATE_PARTITIONS: "1",
 }
 """Tables of tests have a few rows: what Spark compiles, plans again, checks and describes for each query, tasks without
-rows, and lists of a table's files in each checksum are most of its CPU. The loaders of images have Spark's values."""
+rows, and lists of a table's files in each checksum are most of its CPU. The loaders of images, and one of
+test_loader_command.py, have Spark's values."""
 
 # Spark's own choice renames the file of each commit's checksum by way of Hadoop's FileContext, which starts four
 # processes of `readlink` for it on a disk. Loaders that are processes do.

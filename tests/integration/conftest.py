@@ -29,10 +29,10 @@ class Programs:
     forked: Forked
     started: list[processes.Child] = field(default_factory=list)
 
-    def config(self, settings: Mapping[str, Any], name: str = "config.yaml") -> Path:
+    def config(self, settings: Mapping[str, Any], name: str = "config.yaml", *, small_tables: bool = True) -> Path:
         """Write settings as a user would, with those for small tables where they have a loader; the file's path."""
         path = self.folder / name
-        if "loader" in settings:
+        if small_tables and "loader" in settings:
             loader = settings["loader"]
             settings = {**settings, "loader": {**loader, "spark": {**SMALL_TABLES, **loader.get("spark", {})}}}
         path.write_text(yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True), "utf-8")

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600
 
 
-def config_of(*stagings: Staging, programs: Programs, **loader: object) -> Path:
+def config_of(*stagings: Staging, programs: Programs, small_tables: bool = True, **loader: object) -> Path:
     return programs.config(
         {
             "kafka": {"bootstrap.servers": "127.0.0.1:1"},
@@ -31,12 +31,16 @@ def config_of(*stagings: Staging, programs: Programs, **loader: object) -> Path:
                 {"app_id": staging.topic, "topics": [staging.topic], "table": staging.table, **DECLARED}
                 for staging in stagings
             ],
-        }
+        },
+        small_tables=small_tables,
     )
 
 
 def test_run_once_loads_all_markers_and_status_reports_them(tmp_path: Path, programs: Programs) -> None:
-    """Of two streams: one whose partition is held, and one whose table no loader of today can write."""
+    """Of two streams: one whose partition is held, and one whose table no loader of today can write.
+
+    The loader has Spark's own settings, as those of images and users; other tests have some for small tables.
+    """
     staging, broken = (OneOfMany(f"{tmp_path}/{name}", topic=name) for name in ("orders", "returns"))
     broken.flush(0, 0, 10)
     protocol = b'{"protocol":{"minReaderVersion":99,"minWriterVersion":99}}\n'
@@ -45,7 +49,7 @@ def test_run_once_loads_all_markers_and_status_reports_them(tmp_path: Path, prog
     staging.flush(0, 10, 30)
     staging.flush(1, 5, 8)
     staging.flush(1, 20, 22)
-    config = config_of(staging, broken, programs=programs)
+    config = config_of(staging, broken, programs=programs, small_tables=False)
 
     before = json.loads(programs.run("delta-loader", "status", config, "--json").stdout)["streams"][0]
     assert (before["version"], before["way"]) == (None, None)
