@@ -5,7 +5,7 @@ Rules:
 1. The stage is listed once for all partitions, and only the requested markers are read.
 2. Only the footer of a data file is read, and no rows.
 3. A table that cannot be read does not hide the chains: its positions are then unknown, and the reason is reported.
-4. Objects among a stream's markers whose names are not marker names are reported: the services pass over it, so a
+4. Objects among a stream's markers whose names are not marker names are reported: the services pass over them, so a
    marker that a person meant to make by hand is not there.
 """
 

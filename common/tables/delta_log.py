@@ -83,7 +83,7 @@ def _clustering(store: ObjectStore) -> tuple[str, ...]:
 
 def _actions(store: ObjectStore, path: str, names: Sequence[str]) -> list[Mapping[str, object]]:
     """The actions with these names of a commit or of a checkpoint's file. Raises TableError for a damaged one."""
-    with parsing(store, path):
+    with parsing(f"{store.url}/{path}"):
         return _parsed(store, path, names)
 
 

@@ -35,7 +35,7 @@ def spoken_of(store: ObjectStore) -> Iterator[set[str]]:
     items = sorted(store.list(LOG), key=lambda item: item.path)
     commits = {int(match[1]): match[0] for item in items if (match := COMMIT.fullmatch(item.path)) is not None}
     for path in [*_checkpoints(store, items, set(commits)), *commits.values()]:
-        with parsing(store, path):
+        with parsing(f"{store.url}/{path}"):
             yield from _names_in(store, path)
 
 

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from common.errors import TableError
 from common.ports import ObjectStore
 from common.tables.commit_metadata import CommitMetadata
-from common.tables.log_files import commit_path
+from common.tables.log_files import commit_path, parsing
 
 _RESTORE = "RESTORE"
 
@@ -102,13 +101,9 @@ def read_history(newest: int, lines: CommitLines) -> Iterator[LoggedCommit]:
         commit = lines(version)
         if commit is None:
             return
-        try:
-            yield _logged(version, commit, lines)
-        except ValueError as error:
-            raise TableError(
-                f"{commit_path(version)} of the table's log cannot be read: {error}",
-                "restore the file from a backup: without it the table's history is unknown",
-            ) from error
+        with parsing(commit_path(version)):
+            logged = _logged(version, commit, lines)
+        yield logged
 
 
 def with_lineage(history: Iterable[LoggedCommit]) -> Iterator[tuple[LoggedCommit, bool]]:

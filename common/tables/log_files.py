@@ -44,13 +44,13 @@ def required_file(store: ObjectStore, path: str) -> bytes:
 
 
 @contextmanager
-def parsing(store: ObjectStore, path: str) -> Iterator[None]:
-    """Raises TableError where a file of the log is damaged, or cannot be read to its end."""
+def parsing(path: str) -> Iterator[None]:
+    """Raises TableError, which names the file, where a file of the log is damaged, or cannot be read to its end."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise TableError(
-            f"{store.url}/{path} of the table's log cannot be read: {str(error).partition(chr(10))[0]}",
+            f"{path} of the table's log cannot be read: {str(error).partition(chr(10))[0]}",
             "try again; if the file is damaged, restore it from a backup: without it the table's state is unknown",
         ) from error
 

@@ -39,10 +39,10 @@ def live_files(store: ObjectStore, parallel: ParallelMap, *, with_statistics: bo
     for start in range(0, len(commits), _AT_A_TIME):
         some = commits[start : start + _AT_A_TIME]
         for path, data in zip(some, parallel(lambda path: required_file(store, path), some), strict=True):
-            with parsing(store, path):
+            with parsing(f"{store.url}/{path}"):
                 yield from _of_commit(data, seen, with_statistics=with_statistics)
     for path in parts:
-        with parsing(store, path):
+        with parsing(f"{store.url}/{path}"):
             yield from _of_checkpoint(store, path, seen, with_statistics=with_statistics)
 
 
