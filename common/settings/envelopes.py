@@ -16,8 +16,9 @@ WITHOUT_KEY_NAMES = ("dms",)
 TRUNCATES = ("debezium", "canal", "dms")
 """The envelopes with events that say that the source table was truncated."""
 
-
 DEBEZIUM = "debezium"
+DEBEZIUM_PARTS = frozenset({"before", "after", "op"})
+"""The fields by which Debezium's change events are told from its other messages, and from plain records."""
 
 
 def is_envelope_open(stream: Stream) -> bool:

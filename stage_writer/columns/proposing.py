@@ -17,6 +17,7 @@ from common.schema.evolution import additions, type_at, with_additions, within
 from common.schema.inference import JsonShape, inferred
 from common.settings import Stream
 from common.settings.columns import made_columns
+from common.settings.envelopes import DEBEZIUM_PARTS
 from common.settings.formats import path_steps
 from common.settings.merging import columns_of_merge
 from stage_writer.decode.unknown.column_names import RESERVED
@@ -38,7 +39,7 @@ def proposed(stream: Stream, table: StructType, records: JsonShape) -> tuple[Str
 def are_events(records: JsonShape) -> bool:
     """Whether each record looks like a change event of Debezium that no `envelope` opens."""
     event = records.fields.get("payload", records).fields
-    return {"before", "after", "op"} <= event.keys() and event["op"].seen == records.seen
+    return event.keys() >= DEBEZIUM_PARTS and event["op"].seen == records.seen
 
 
 def _usable(table: StructType, columns: StructType, formats: Mapping[str, str]) -> dict[str, str]:

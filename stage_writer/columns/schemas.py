@@ -31,7 +31,7 @@ from common.schema.json_schema import json_schema_columns
 from common.schema.protobuf import find_message, protobuf_columns
 from common.schema.widening import widened
 from common.settings import Stream
-from common.settings.envelopes import DEBEZIUM, is_envelope_open
+from common.settings.envelopes import DEBEZIUM, DEBEZIUM_PARTS, is_envelope_open
 from common.settings.formats import path_steps
 from common.stage.agreed_columns import AgreedColumns, agreed_columns
 from common.stage.evolved import latest
@@ -47,7 +47,6 @@ Columns = tuple[StructType, Mapping[str, str]]
 """Columns, and the forms of values that their types leave open, by path."""
 
 _IMAGE = "after"
-_CHANGE_PARTS = frozenset({"before", "after", "op"})
 _DIGEST = "sha256:"
 
 
@@ -207,7 +206,7 @@ def _digest(stream: Stream, source: bytes) -> str:
 def _are_of_events(schemas: Mapping[SchemaKey, Columns]) -> bool:
     """Whether each schema is that of a change event of Debezium."""
     of_records = [columns for columns, _ in schemas.values() if columns.fields]
-    images = [columns.field(_IMAGE) for columns in of_records if _CHANGE_PARTS.issubset(columns.names)]
+    images = [columns.field(_IMAGE) for columns in of_records if DEBEZIUM_PARTS.issubset(columns.names)]
     return len(images) == len(of_records) and all(isinstance(image and image.type, StructType) for image in images)
 
 
@@ -227,7 +226,7 @@ def columns_of_schema(stream: Stream, schema: RegisteredSchema | bytes, compile_
         raise SchemaError("the schema is nested too deeply", "declare the columns yourself") from None
     if not stream.record.has_events:
         return columns, formats
-    if _CHANGE_PARTS.isdisjoint(columns.names):
+    if DEBEZIUM_PARTS.isdisjoint(columns.names):
         return NO_COLUMNS, {}
     image = columns.field(_IMAGE)
     if image is None or not isinstance(image.type, StructType):

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.schema import Field, Primitive, nullable_columns, parse_ddl
+from common.settings.envelopes import DEBEZIUM_PARTS
 from common.settings.formats import forms_of
 from stage_writer.decode.batch import Index, Mask, blocks
 from stage_writer.decode.decode import Decoder
@@ -42,7 +43,6 @@ _MESSAGE = _EVENT.with_fields((Field("payload", _EVENT),))
 _MESSAGE_FORMS = {**_EVENT_FORMS, **{f"payload.{path}": form for path, form in _EVENT_FORMS.items()}}
 _IMAGES = {"c": "after", "r": "after", "u": "after", "d": "before"}
 _PARTS = _EVENT.names
-_CHANGE_PARTS = frozenset({"op", "before", "after"})
 _TRUNCATES = "t"
 
 
@@ -181,7 +181,7 @@ def open_strictly(message: bytes) -> tuple[str, str] | Refusal | None:
 
 def _is_passed_over(parts: Mapping[str, Json]) -> bool:
     """Whether it is a schema change, the start or end of a transaction, or a heartbeat."""
-    if not _CHANGE_PARTS.isdisjoint(parts):
+    if not DEBEZIUM_PARTS.isdisjoint(parts):
         return False
     is_schema_change = {"source", "databaseName"} <= parts.keys() and not {"ddl", "tableChanges"}.isdisjoint(parts)
     is_border = parts.get("status") in ("BEGIN", "END") and isinstance(parts.get("id"), str)
