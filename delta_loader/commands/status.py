@@ -43,6 +43,7 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
                 opener,
                 ends,
                 ends.topic_ids,
+                ends_now=ends.now,
                 firsts=ends.firsts,
                 left=[check for check in left if check.app_id == stream.app_id],
                 reports=reports,

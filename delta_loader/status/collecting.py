@@ -78,18 +78,22 @@ def stream_status(
     kafka_ends: EndsOf,
     topic_ids: TopicIds = lambda _topics: {},
     *,
+    ends_now: EndsOf | None = None,
     firsts: Firsts = lambda _sources: {},
     left: Iterable[Check] = (),
     reports: WriterReports | None = None,
 ) -> StreamStatus:
     """The status of one stream; ``left`` is the result of `abandoned_topics` for it.
 
+    ``kafka_ends`` may return what it has read earlier, for another stream. ``ends_now`` must not; by default it is
+    the same function.
+
     ``reports`` is `Stage.held_by_writers`, or remembers what that has returned for another stream.
     """
     try:
         ends = kafka_ends(stream) or {}
         ids = topic_ids({topic for partition in ends for topic in topics_of(partition.topic)}) if ends else {}
-        kafka = KafkaSnapshot(ends, firsts(ends), ids, lambda: kafka_ends(stream) or {})
+        kafka = KafkaSnapshot(ends, firsts(ends), ids, lambda: (ends_now or kafka_ends)(stream) or {})
         status = _stream_status(stream, stage, open_store, kafka, reports or stage.held_by_writers)
         pauses = [pause_of(stage.store, part, stream.app_id) for part in StreamPart]
         return replace(

@@ -45,8 +45,8 @@ class _TopicFacts:
 class BrokerEnds:
     """Queries the broker of the settings; an unavailable broker is not an error.
 
-    One client and three requests serve all streams, when the first one is queried. Each request has its own deadline:
-    the time for one stream's partitions is not taken from another's.
+    One client and three requests serve all streams, when the first one is queried; only `now` asks again. Each request
+    has its own deadline: the time for one stream's partitions is not taken from another's.
     """
 
     def __init__(self, settings: Settings, timeout_s: float = _TIMEOUT_S) -> None:
@@ -67,6 +67,15 @@ class BrokerEnds:
             stream.chain_at(partition): end for partition, end in known.ends.items() if stream.reads(partition.topic)
         }
         return ends if ends or not any(map(stream.reads, known.topics)) else None
+
+    def now(self, stream: Stream) -> Mapping[TopicPartition, Position]:
+        """The ends of a stream's partitions by a request of their own; empty when Kafka does not answer in time."""
+        partitions = [] if self._known is None else [each for each in self._known.ends if stream.reads(each.topic)]
+        try:
+            ends, _ = query_offsets(self._admin, partitions, OffsetSpec.latest())
+        except KafkaException:
+            return {}
+        return {stream.chain_at(partition): end for partition, end in ends.items()}
 
     def firsts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The positions of the first records that Kafka still has, from the same answer as the ends."""

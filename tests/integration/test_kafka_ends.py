@@ -59,9 +59,16 @@ def test_ends_of_all_streams_need_one_client_and_three_requests(
     assert ends(settings.streams[-1]) == {}
     assert ends.topic_ids([Topic(topics[0])])[Topic(topics[0])]
     assert requests == {"__init__": 1, "list_topics": 1, "list_offsets": 2}
+    producer.produce(topics[0], b"{}", partition=1)
+    assert producer.flush(180) == 0
+    grown = TopicPartition(Topic(topics[0]), Partition(1))
+    assert ends(settings.streams[0]) == {**ends.now(settings.streams[0]), grown: Position(RECORDS)}, "as it was read"
+    assert ends.now(settings.streams[0])[grown] == RECORDS + 1
+    assert requests == {"__init__": 1, "list_topics": 1, "list_offsets": 4}
 
 
 def test_unreachable_broker_has_no_ends() -> None:
     ends = BrokerEnds(settings := settings_for("127.0.0.1:1", ["orders", "returns"]), timeout_s=0.5)
     assert [ends(stream) for stream in settings.streams] == [None, None]
+    assert ends.now(settings.streams[0]) == {}
     assert ends.firsts([TopicPartition(Topic("orders"), Partition(0))]) == {}

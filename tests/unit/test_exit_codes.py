@@ -5,7 +5,7 @@ Where a command would need Kafka or Spark, the part that asks them is replaced b
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import pytest
 import structlog
+from confluent_kafka import KafkaError, KafkaException
 
 import bootstrap.__main__ as bootstrap_program
 import delta_loader.__main__ as loader_program
@@ -36,7 +37,7 @@ from common.errors import (
     TableError,
     UnsafeStoreError,
 )
-from common.spans import Position
+from common.spans import Position, TopicPartition
 from common.stage.failures import LastFailure, failure_path, last_failure
 from common.stage.paused import Pause, StreamPart
 from delta_loader.catalog.registering import UnknownCatalogError
@@ -51,6 +52,7 @@ from delta_loader.maintenance.services import outcomes
 from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
 from delta_loader.maintenance.services.facts import Service
 from delta_loader.plan.held import Held
+from delta_loader.status import kafka as kafka_status
 from delta_loader.status.values import PartitionStatus, StreamStatus, exit_code
 from stage_writer import wiring
 from stage_writer.topologies.errors import TopologyError, UnknownFieldError
@@ -354,6 +356,8 @@ class Ends:
             raise self.error
         return {}
 
+    now = __call__
+
     def firsts(self, _sources: object) -> dict[object, object]:
         return {}
 
@@ -397,6 +401,29 @@ def test_exit_code_of_loader_status_with_a_held_partition(
     marker = staging.flush(0, 0, 10)
     staging.store(staging.stage_url).write(marker.name.path, b"{")
     assert run(loader_program.app, ["status", config]) == 3
+
+
+@pytest.mark.parametrize(("then", "code"), [(7, 3), (9, 3), (10, 0), (None, 0)])
+def test_status_command_asks_for_the_ends_again_before_it_reports_lost_records(
+    then: int | None, code: int, config: str, staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first answers serve all streams. Records that writers staged since then are not lost."""
+    staging.flush(0, 0, 10)
+    answers = iter([Position(7), Position(0), then])  # the ends, the first records, the ends again
+
+    def offsets(_admin: object, partitions: Iterable[TopicPartition], _which: object) -> tuple[object, object]:
+        answer = next(answers)
+        if answer is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return dict.fromkeys(partitions, answer), {}
+
+    topics = SimpleNamespace(topics={"orders": SimpleNamespace(partitions=[0])})
+    admin = SimpleNamespace(list_topics=lambda **_: topics)
+    monkeypatch.setattr(kafka_status, "query_offsets", offsets)
+    monkeypatch.setattr(kafka_status, "AdminClient", lambda *_, **__: admin)
+    monkeypatch.setattr(kafka_status, "described_ids", lambda *_: {})
+    assert run(loader_program.app, ["status", config]) == code
+    assert not list(answers)
 
 
 WAITS = Held("topic_recreated", "it waits", "do this")
