@@ -283,8 +283,7 @@ class History:
         return [
             f"{partition} is loaded to {position}, its log ends at {self.broker.end(partition)}"
             for partition, position in positions.items()
-            # Without a position, all records had expired before a writer read one.
-            if (self.broker.begin(partition) if position is None else position) != self.broker.end(partition)
+            if position != self.broker.end(partition) and (position is not None or self.broker.has_records(partition))
         ]
 
     def _position(self, partition: TopicPartition) -> Position | None:

@@ -120,6 +120,10 @@ class Broker:
     def begin(self, partition: TopicPartition) -> Position:
         return Position(self.low.get(kafka_partition(partition), 0))
 
+    def has_records(self, chain: TopicPartition) -> bool:
+        """Whether consumers get any: all may have expired, or been aborted."""
+        return any(log[-1].offset >= self.begin(log_of) for log_of in inputs_of(chain) if (log := self.logs[log_of]))
+
     def stable_end(self, partition: TopicPartition) -> Position:
         """Up to where a consumer of committed records reads."""
         return Position(self.unstable.get(partition, self.log_end(partition)))

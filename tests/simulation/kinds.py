@@ -212,9 +212,9 @@ class Kind:
         Without one, a chain that begins at the end of its log has no position.
         """
         broker = self.context.broker
-        while not all(map(self.context.has_chain, broker.logs)):
-            self.context.world.sleep_s(1)
-        for partition in sorted(broker.logs):
+        for partition in sorted(broker.logs):  # added partitions last: one without records has no chain
+            while not self.context.has_chain(partition):
+                self.context.world.sleep_s(1)
             broker.append(partition, *self.record(partition))
 
     def refusing(self, tables: SimulatedTables) -> RefusalPorts | None:
