@@ -32,10 +32,15 @@ FROM_SCHEMAS = frozenset({ColumnsFrom.REGISTRY, ColumnsFrom.SCHEMA_FILE})
 _LIKE_ONE = re.compile(r"(?i)from[_-][\w-]*")
 
 
+def names_source(columns: str) -> bool:
+    """Whether it looks like the name of a source, misspelt ones included, and not like a list of columns."""
+    return _LIKE_ONE.fullmatch(columns.strip()) is not None
+
+
 def columns_from(columns: str) -> ColumnsFrom | None:
     """The meaning of a value of `columns`; None for a list of columns. Raises ValueError for a misspelt one."""
     text = columns.strip()
-    if not _LIKE_ONE.fullmatch(text):
+    if not names_source(text):
         return None
     known = [source.value for source in ColumnsFrom]
     if text not in known:

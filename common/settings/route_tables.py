@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, fiel
 
 from common.errors import SchemaError
 from common.schema import parse_ddl
+from common.settings.columns_from import names_source
 from common.settings.formats import ValueFormat
 from common.settings.loading import LoadSetting
 from common.settings.section import Section
@@ -77,6 +78,11 @@ class RouteTable(Section):
     @field_validator("columns")
     @classmethod
     def _columns(cls, value: str | None) -> str | None:
+        if value is not None and names_source(value):
+            msg = (
+                f"is {value.strip()}, which only a stream's columns can be; write this table's as in CREATE TABLE, or "
+            )
+            raise ValueError(msg + "leave them out: it then has the stream's")
         return None if value is None else require_columns(value)
 
     @property

@@ -33,6 +33,7 @@ from common.schema.widening import widened
 from common.settings import Stream
 from common.settings.envelopes import DEBEZIUM, DEBEZIUM_PARTS, is_envelope_open
 from common.settings.formats import path_steps
+from common.settings.own_columns import columns_at
 from common.stage.agreed_columns import AgreedColumns, agreed_columns
 from common.stage.evolved import latest
 from common.tables.stream_columns import columns_as_agreed, state_of, with_envelope
@@ -190,8 +191,12 @@ class SchemaFinder:
         return self.stream if agreed is None else with_envelope(self.stream, agreed.envelope)
 
     def _gained(self) -> StructType:
-        evolved = latest(self.stage, self.stream.app_id) if self.stream.record.evolves else None
-        return NO_COLUMNS if evolved is None else evolved.columns
+        """What the main table has gained."""
+        stream = self.stream
+        if not stream.record.evolves:
+            return NO_COLUMNS
+        evolved = latest(self.stage, stream.app_id, by_route=stream.gains_by_table)
+        return NO_COLUMNS if evolved is None else columns_at(stream, stream.table, evolved.columns)
 
     def _with(self, agreed: AgreedColumns) -> Stream:
         return columns_as_agreed(self.stream, agreed, state_of(self.stream, self.open_table))

@@ -93,6 +93,7 @@ def test_columns_come_from_the_registry_and_a_new_field_is_in_its_column_from_it
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     context = SerializationContext(topic, MessageField.VALUE)
     fields: list[dict[str, object]] = [{"name": "id", "type": "int"}, {"name": "sent", "type": MILLIS}]
+    prices = {"columns": "id BIGINT, price DOUBLE", "derive": {"double_price": "2 * price"}}
     with running_registry() as registry:
         client = SchemaRegistryClient({"url": registry.url})
 
@@ -114,7 +115,7 @@ def test_columns_come_from_the_registry_and_a_new_field_is_in_its_column_from_it
                     {
                         "app_id": "orders",
                         "topics": [topic],
-                        "table": table,
+                        "tables": [table, {"table": f"{tmp_path}/prices", **prices}],
                         "columns": "from_registry",
                         "format": "avro",
                         "framing": "confluent",
@@ -138,6 +139,8 @@ def test_columns_come_from_the_registry_and_a_new_field_is_in_its_column_from_it
         assert f"{columns}, price DOUBLE" in programs.succeed("delta-loader", "check", config)
     rows = spark.read.format("delta").load(table).orderBy("id").selectExpr("id", "year(sent)", "price").collect()
     assert [tuple(row) for row in rows] == [(1, 2024, None), (2, 2024, None), (3, 2024, 1.5), (4, 2024, None)]
+    rows = spark.read.format("delta").load(f"{tmp_path}/prices").orderBy("id").collect()
+    assert [tuple(row) for row in rows] == [(1, None, None), (2, None, None), (3, 1.5, 3.0), (4, None, None)]
 
 
 def test_columns_come_from_the_schema_file_and_a_field_added_to_it_is_loaded_with_the_records_that_wait(

@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from common.clock import SystemClock
 from common.errors import ConfigError, RegistryError, SchemaError
 from common.protoc import compile_protobuf
-from common.schema import parse_ddl, to_ddl
+from common.schema import parse_ddl, schema_from_json, to_ddl
 from common.settings import Stream
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.agreed_columns import AgreedColumns, agreed_columns
@@ -624,16 +624,12 @@ def test_grown_columns_keep_every_column_and_widen_types(known: str, later: str,
     assert to_ddl(grown(parse_ddl(known), parse_ddl(later))) == (expected or later)
 
 
-OWN_TABLE = {"route": "a", "routes": {"x": {"table": "/own", "columns": "id BIGINT"}}}
-
-
 @pytest.mark.parametrize(
     ("stream", "words"),
     [
         ({"framing": "none", "format": "json"}, "write framing: confluent"),
         ({"schema_file": "x"}, "columns is from_registry, but .* remove schema_file"),
         ({"format": "json", "envelope": "maxwell"}, "envelope is maxwell"),
-        (OWN_TABLE, r"from_registry \(the default\), but .* declare the stream's columns, as in CREATE TABLE"),
     ],
 )
 def test_contradictory_registry_settings_are_refused(stream: dict[str, object], words: str) -> None:
@@ -642,13 +638,65 @@ def test_contradictory_registry_settings_are_refused(stream: dict[str, object], 
         settings_of("/x", **{**usual, **stream})
 
 
+def section_of(folder: Path) -> dict[str, object]:
+    """A table with columns of its own, for the records with the ids 10 and more."""
+    section = {"table": f"{folder}/own", "columns": "id STRING, note STRING", "derive": {"size": "length(note)"}}
+    return {"route": "CASE WHEN id > 9 THEN 'x' END", "routes": {"x": section}, "coerce": "lenient"}
+
+
+def staged_in(world: RegistryWorld, url: str) -> list[tuple[str, list[dict[str, object]]]]:
+    """The columns and the rows, without Kafka's columns, of each file for a table, in the order of the chain."""
+    files = []
+    for marker in manifests(world.stage, f"done/orders/{FIRST.partition}"):
+        for table in (table for table in marker.tables if table.url == url):
+            for path in (file.path for file in table.files):
+                rows = pq.read_table(f"{url}/{path}").to_pylist()
+                own = [{name: value for name, value in row.items() if not name.startswith("_kafka")} for row in rows]
+                files.append((to_ddl(schema_from_json(table.schema)), own))
+    return files
+
+
 @pytest.mark.parametrize("format_of", ENCODINGS)
-def test_remedy_for_tables_with_own_columns_is_accepted(format_of: str) -> None:
-    usual = {"framing": "confluent", "format": format_of, **OWN_TABLE}
-    with pytest.raises(ValueError, match="declare the stream's columns"):
-        settings_of("/x", columns="from_registry", **usual)
-    (stream,) = settings_of("/x", columns="id BIGINT, a STRING", **usual).streams
-    assert stream.has_several_columns
+def test_section_keeps_its_own_columns_and_other_tables_follow_the_schemas(
+    tmp_path: Path, registry: Registry, format_of: str
+) -> None:
+    encoding = ENCODINGS[format_of]
+    world = world_of(tmp_path, registry, format=format_of, unknown_fields="ignore", **section_of(tmp_path))
+    message, kind = partial(encoding.message, world), format_of.upper()
+    old_id = world.registered(encoding.schemas[0], kind)
+    writer = world.follower()
+    writer.produce(message(old_id, id=1, note="a"), message(old_id, id=10, note="bc"))
+    wait_for_staged(world, 2, writer)
+    new_id = world.registered(encoding.schemas[1], kind)
+    writer.produce(message(new_id, id=11, price=2.5), message(old_id, id=2, note="d"), message(new_id, id=3, price=1.5))
+    wait_for_staged(world, 5, writer)
+    before = f"id {encoding.id_type}, note STRING"
+    main, own = (staged_in(world, f"{tmp_path}/{name}") for name in ("table", "own"))
+    assert [columns for columns, _ in main] == [before, f"{before}, price DOUBLE"]
+    assert [(row["id"], row.get("price")) for _, rows in main for row in rows] == [(1, None), (2, None), (3, 1.5)]
+    assert [columns for columns, _ in own] == ["id STRING, note STRING, size BIGINT"] * 2
+    assert next((row["id"], row["size"]) for _, rows in own for row in rows) == ("10", 2)
+    assert [row["id"] for _, rows in own for row in rows] == ["10", "11"]
+    assert world.counted() == (5, 0)
+
+
+def test_schema_keeps_the_type_that_a_column_of_a_stream_with_sections_has_gained(
+    tmp_path: Path, registry: Registry
+) -> None:
+    settings = {"format": "json", "unknown_fields": "evolve", **section_of(tmp_path)}
+    world = world_of(tmp_path, registry, **settings)
+    old_id = world.registered(json_schema(("id", "integer")), "JSON")
+    writer = world.follower()
+    writer.produce(frame(old_id, b'{"id": 1, "more": 2}'), frame(old_id, b'{"id": 10, "more": "x"}'))
+    wait_for_staged(world, 2, writer)
+    new_id = world.registered(json_schema(("id", "integer"), ("more", "number")), "JSON")
+    writer.produce(frame(new_id, b'{"id": 2, "more": 3}'), frame(new_id, b'{"id": 11, "more": "y"}'))
+    wait_for_staged(world, 4, writer)
+    main, own = (staged_in(world, f"{tmp_path}/{name}") for name in ("table", "own"))
+    columns = {"id BIGINT, more BIGINT, _rescued STRING"}
+    assert ({columns for columns, _ in main}, [row["more"] for _, rows in main for row in rows]) == (columns, [2, 3])
+    assert [(row["id"], row["more"]) for _, rows in own for row in rows] == [("10", "x"), ("11", "y")]
+    assert world.counted() == (4, 0)
 
 
 def test_all_partitions_share_one_set_of_columns(tmp_path: Path, registry: Registry) -> None:

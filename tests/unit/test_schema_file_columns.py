@@ -30,7 +30,7 @@ from stage_writer.converters import Passes, plain_converter
 from tests.builders import required
 from tests.staged import manifests
 from tests.unit.test_columns import FIRST, SECOND, Sample, World, Writer, settings_of
-from tests.unit.test_registry_columns import ENCODINGS, EVENT, OWN_TABLE, TWO, avro
+from tests.unit.test_registry_columns import ENCODINGS, EVENT, TWO, avro
 
 
 def encoded(schema: str, **values: object) -> bytes:
@@ -284,7 +284,6 @@ def test_columns_default_to_those_of_the_file(stream: dict[str, object], columns
         ({"validate": True, "schema_file": "x"}, "format is json, whose schema_file only validates"),
         ({"format": "avro", "framing": "confluent"}, "there is no schema_file; set it, or write columns: from_reg"),
         ({"format": "avro", "schema_file": "x", "envelope": "maxwell"}, r"from_schema_file \(the default\), but env"),
-        ({"format": "avro", "schema_file": "x", **OWN_TABLE}, "declare the stream's columns, as in CREATE TABLE"),
         (
             {"format": "avro", "schema_file": "x", "framing": "confluent", "columns": "from_registry"},
             "columns is from_registry, but schema_file has another schema; write columns: from_schema_file",

@@ -71,9 +71,6 @@ def _check_of_schemas(stream: Stream, source: ColumnsFrom, given: str) -> None:
         and stream.record.framing == "none",
         "schema_file has another schema; write columns: from_schema_file, or remove schema_file": not from_file
         and file is not None,
-        "tables have columns of their own; declare the stream's columns, as in CREATE TABLE": (
-            stream.has_several_columns
-        ),
         f"envelope is {stream.record.envelope}; write the columns of its rows": stream.record.envelope
         not in {"plain", "debezium"},
     }

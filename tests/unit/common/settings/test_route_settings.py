@@ -100,6 +100,10 @@ def test_printed_settings_parse_to_the_same_tables(more: dict[str, object]) -> N
         ),
         ({"routes": {"click": {"columns": "id INT"}}}, r"routes.click.table \(orders\) is missing"),
         ({"routes": {"click": CLICK | {"columns": "day DATUM"}}}, "routes.click.columns.* cannot be read"),
+        (
+            {"routes": {"click": CLICK | {"columns": "from_registri"}}},
+            "routes.click.columns.* is from_registri, which only a stream's columns can be; write .* CREATE TABLE",
+        ),
         ({"routes": {"click": CLICK | {"partition_by": ["city"]}}}, "routes.click: partition_by names 'city'"),
         (
             {"routes": {"click": CLICK | {"load": "merge"}}},
