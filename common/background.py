@@ -31,7 +31,10 @@ def in_background(
 
 
 class BackgroundLoop:
-    """Takes steps, one after the other, until it is closed. A step that raises is logged: it is a bug."""
+    """Calls a function again and again in its own thread until closed.
+
+    An exception from it is a bug, which is logged; the loop continues.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class BackgroundLoop:
         after_a_bug_s: float,
         finish: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts at once. ``step`` returns the seconds until the next one; ``finish`` is called after the last."""
+        """Starts at once. ``step`` returns the seconds until its next call; ``finish`` is called after the last one."""
         self._name = name
         self._step = step
         self._log = log
@@ -57,7 +60,7 @@ class BackgroundLoop:
         self._wake.set()
 
     def close(self, within_s: float) -> None:
-        """Take no more steps; does not wait long for one in progress."""
+        """Stop the calls; waits at most ``within_s`` seconds for the one in progress."""
         self._closing = True
         self._wake.set()
         self._thread.join(within_s)

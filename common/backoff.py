@@ -1,8 +1,8 @@
-"""Pauses between attempts that fail: each twice as long as the one before, up to a longest one."""
+"""Exponential backoff: each pause is twice as long as the one before, up to a maximum."""
 
 
 class Backoff:
-    """The pauses of one operation that is tried until it succeeds."""
+    """The pauses between attempts of one operation that is retried until it succeeds."""
 
     def __init__(self, first_s: float = 0.5, longest_s: float = 30.0) -> None:
         self._first_s = first_s

@@ -1,4 +1,4 @@
-"""The known name that an unknown one probably stands for."""
+"""Suggests the known name that a misspelled one probably means."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from common.errors import UsageError
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Ask for the known name that differs in case only, or else for the most similar one; ``otherwise`` without one."""
+    """A question with the known name that differs in case only, or with the most similar one; else ``otherwise``."""
     names = list(known)
     same = [candidate for candidate in names if candidate.casefold() == name.casefold()]
     close_matches = same or difflib.get_close_matches(name, names, n=1)

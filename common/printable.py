@@ -21,17 +21,17 @@ _LINE = re.compile(f"{_OURS}|[{_UNPRINTABLE}\t\n]")
 
 
 def printable(text: str) -> str:
-    """The text without anything that a terminal would execute, except line breaks, tabs and our own colors."""
+    """The text with everything escaped that a terminal would execute, except line breaks, tabs and our own colors."""
     return _TEXT.sub(_escaped, text)
 
 
 def one_line(text: str) -> str:
-    """The same without line breaks and tabs."""
+    """Like `printable`, with line breaks and tabs escaped too."""
     return _LINE.sub(_escaped, text)
 
 
 def joined(lines: Iterable[str]) -> str:
-    """Lines, each of which remains a single line."""
+    """The lines joined by line breaks; each of them stays a single line."""
     return "\n".join(map(one_line, lines))
 
 

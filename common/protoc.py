@@ -75,7 +75,7 @@ def compile_protobuf(schema: str | bytes, references: Mapping[str, str] | None =
 
 
 def _text(content: bytes) -> str | None:
-    """The text of a file, if it is one: a descriptor set has bytes that no text has."""
+    """The text of a file; None for a descriptor set, which has bytes that no text has."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -106,7 +106,7 @@ def _complete(files: bytes, files_by_name: Mapping[str, FileDescriptorProto]) ->
 
 
 def _ordered(main: FileDescriptorProto, known: Mapping[str, FileDescriptorProto]) -> list[FileDescriptorProto]:
-    """A file after all that it imports. Raises SchemaError for a missing one."""
+    """A file's imports, depth first, then the file itself. Raises SchemaError for a missing one."""
     done: dict[str, FileDescriptorProto] = {}
     waiting: set[str] = set()
 
@@ -128,7 +128,7 @@ def _ordered(main: FileDescriptorProto, known: Mapping[str, FileDescriptorProto]
 
 
 def _described(text: str) -> FileDescriptorProto | None:
-    """The descriptor in base64 that a registry's schema is, if it is one."""
+    """The descriptor that the text encodes in base64; None for .proto text."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: PLC0415 - only with Protobuf
     from google.protobuf.message import DecodeError  # noqa: PLC0415 - only with Protobuf
 
@@ -154,7 +154,7 @@ def _built_in() -> Iterator[FileDescriptorProto]:
 
 
 def _compiled(texts: Mapping[str, str], known: bytes) -> bytes:
-    """The files of some texts, and those that they import, the last text's last."""
+    """The descriptors of some .proto texts and of their imports; the last text's descriptor comes last."""
     with tempfile.TemporaryDirectory(prefix="protoc-") as folder_name:
         folder = Path(folder_name)
         for name, text in texts.items():
@@ -187,7 +187,7 @@ def _compiled(texts: Mapping[str, str], known: bytes) -> bytes:
 
 
 def _with_last(name: str, files: bytes) -> bytes:
-    """The set with a file of it at the end."""
+    """The set with the file of that name moved to its end."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - only with Protobuf
 
     described_files = FileDescriptorSet.FromString(files).file

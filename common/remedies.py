@@ -56,7 +56,7 @@ def of_table(remedy: str, url: str) -> str:
 
 
 def of_chain(remedy: str, partition: TopicPartition, chain: TopicPartition) -> str:
-    """``remedy``, made for a Kafka partition, with its commands for one of the chains that read it."""
+    """A remedy for a Kafka partition, with commands that name one of the chains that read it."""
     return remedy.replace(_partition(partition), _partition(chain))
 
 
@@ -67,7 +67,7 @@ def repair(verb: str, partition: TopicPartition, to: int | None = None, *flags: 
 
 
 def new_chain(partition: TopicPartition) -> str:
-    """For a chain whose topic has another id now. With the same name on another cluster, it does have one."""
+    """The remedy for a chain whose topic has a new id: it was recreated, or the settings name another cluster."""
     return (
         f"load what is staged, and start a new chain with `bootstrap restart {CONFIG} --topic {partition.topic} --yes`;"
         " but if kafka.bootstrap.servers names another cluster by mistake, only correct that"
@@ -75,9 +75,10 @@ def new_chain(partition: TopicPartition) -> str:
 
 
 def new_chain_where_different(partition: TopicPartition, or_else: int | None) -> str:
-    """For a chain whose last records Kafka lost: an earlier start loads records twice, a later one loses new ones.
+    """The remedy for a chain whose last records Kafka lost.
 
-    ``or_else`` is the offset where the rows of the table show no difference.
+    Starting earlier loads records twice, starting later loses new ones. ``or_else`` is the offset where the rows of the
+    table show no difference.
     """
     otherwise = "" if or_else is None else f"; if it names none, it is {or_else}"
     return (

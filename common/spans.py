@@ -28,7 +28,7 @@ class TopicPartition:
         return f"{self.topic}/{self.partition}"
 
     def to_json(self) -> dict[str, str | int]:
-        """As in all output of commands and calls."""
+        """The form in the JSON output of commands and HTTP calls."""
         return {"topic": str(self.topic), "partition": int(self.partition)}
 
 

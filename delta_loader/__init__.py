@@ -1,5 +1,5 @@
 """The delta loader: loads completed markers into Delta tables by commits.
 
-``core`` decides (pure functions over values), ``shell`` carries the decisions out (Spark, Delta, object stores),
-``service`` is the loop, and ``__main__`` wires the real parts together.
+``service`` is the loop, and ``load`` is one pass over one stream. ``plan`` and ``tables`` decide (pure functions over
+values), ``spark`` carries the decisions out, ``wiring`` builds the parts, and ``__main__`` is the command line.
 """

@@ -1,7 +1,8 @@
-"""The stage writer: from Kafka's JSON to Parquet files and done markers. No JVM.
+"""The stage writer: from Kafka's records to Parquet files and done markers. No JVM.
 
-``core`` decides and computes (no I/O, clock, randomness or threads), ``shell`` carries it out, ``service`` is the loop
-from top to bottom, ``__main__`` wires and is the command line.
+``loop`` is the service: ``fetch`` reads from Kafka, ``decode`` and ``shape`` make rows, ``parquet`` buffers and encodes
+them, and ``stage`` uploads the files and claims the marker. ``wiring`` builds the parts, ``__main__`` is the command
+line.
 """
 
 import os

@@ -6,7 +6,7 @@ Rules:
    partition waits (stage_writer/partitions/dependency_wait.py) until the writers have agreed on its column, and reads
    them again then. So they come with a new buffer, because all rows of a file have the same columns.
 2. Each field is waited for once. Fields that the answer leaves out (a limit, a type of the table that JSON cannot fill)
-   stays in the rescue column from then on.
+   stay in the rescue column from then on.
 3. A stage that fails is asked again with growing pauses, like one that takes no flush. One that refuses, or has an
    object that cannot be read, holds no record: the fields stay in the rescue column, and markers offer them to the
    loader.

@@ -10,10 +10,10 @@ Rules:
 3. Records that Kafka no longer has are counted and refused; with ``--give-up`` loading starts where Kafka starts.
 4. A table of a route, or for dead letters, gets its part of a marker when the stream's main table gets it, never alone.
    So it can be replayed only with the main table, which must have been rolled back as far.
-6. Lost records of a topic that was recreated since are no longer in Kafka, and their positions are not the new topic's.
-   They are refused as in rule 3; with ``--give-up`` the new topic's chain continues at the table's position.
 5. The chains are rewound before the resolution is written, so after a crash in between the stream still waits, and the
    same command completes the rest.
+6. Lost records of a topic that was recreated since are no longer in Kafka, and their positions are not the new topic's.
+   They are refused as in rule 3; with ``--give-up`` the new topic's chain continues at the table's position.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -93,7 +93,7 @@ def json_page(status: int, value: object) -> Page:
 
 class HostNames:
     def __init__(self, bound: str, more: Collection[str] = ()) -> None:
-        """``bound`` is the host of the bound address; ``more`` are names, or ``*.`` and a name, or ``*``."""
+        """``bound`` is the bound address's host; ``more`` are further names: a name, ``*.`` and a domain, or ``*``."""
         self._patterns = tuple(name.lower() for name in (bound, socket.gethostname(), *more))
 
     def __contains__(self, host: str) -> bool:

@@ -27,7 +27,7 @@ def client_properties(kafka: Mapping[str, Option]) -> dict[str, Option]:
 
 
 def refused_property(reason: str) -> ConfigError:
-    """Librdkafka took none of the properties, because of one."""
+    """The error for properties that librdkafka rejects; ``reason`` is its own text."""
     msg = f"kafka: librdkafka refuses a property: {reason}"
     file = _FILE.search(reason)
     if file is not None:  # OpenSSL's part of it is only numbers

@@ -1,4 +1,4 @@
-"""Deliveries of a chain's records to Kafka topics: who makes one, how far it is, and what it needs from Kafka.
+"""Deliveries of a chain's records to Kafka topics: their identity, their position, and the port to Kafka.
 
 A delivery commits the chain's position together with its records, so each record is sent once.
 """
@@ -31,11 +31,11 @@ class DeliveryIdentity:
     app_id: str
     partition: TopicPartition
     kind: str = "out"
-    """Its positions are its own: ``out`` for outboxes, `REFUSED` or `REPLAYED`."""
+    """Each kind has positions of its own: ``out`` for outboxes, `REFUSED` or `REPLAYED`."""
 
     @property
     def out_group(self) -> str:
-        """The group that has the delivered positions."""
+        """The consumer group that stores the delivered positions."""
         return f"{self.group_id}.{self.app_id}.{self.kind}"
 
     @property
@@ -50,18 +50,21 @@ class Delivered:
 
     position: Position
     generation: int
-    """Of the chain; of a `REPLAYED` delivery, the number of the request."""
+    """The chain's generation; for a `REPLAYED` delivery, the number of the request."""
 
 
 class Transactions(Protocol):
-    """A chain's transactional id, from when it was taken until another process takes it, or an error."""
+    """A chain's transactional id, usable until another process takes it or an error occurs."""
 
     @property
     def delivered(self) -> Mapping[TopicPartition, Delivered]:
         """The delivered positions when the id was taken, updated by each commit since."""
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
-        """Records and positions, both or neither. Raises FencedError, and BrokerError: then the outcome is unknown."""
+        """Commit records and positions in one transaction.
+
+        Raises FencedError, and BrokerError if the outcome is unknown.
+        """
 
     def close(self) -> None: ...
 

@@ -106,9 +106,9 @@ class KafkaReader:
                 yield wanted
 
     def newest(self, spans: Mapping[TopicPartition, Span]) -> Iterator[list[Message]]:
-        """The records of ranges that end where their partitions do, those of all partitions in order of arrival.
+        """The records of ranges that reach to their partitions' ends, in order of arrival.
 
-        It ends early when Kafka returns nothing for a while.
+        Those of all partitions are mixed. Ends early when Kafka returns nothing for a while.
         """
         self._reading = True
         self._consumer.assign([_kafka(partition, span.start) for partition, span in spans.items()])

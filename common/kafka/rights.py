@@ -1,6 +1,6 @@
 """Whether a topic in the settings exists, and may be written or read: for ``check`` of both services.
 
-The answer of a broker without an authorizer counts as all permissions. The check creates nothing.
+A broker without an authorizer counts as granting all permissions. The check creates nothing.
 """
 
 from collections.abc import Mapping

@@ -38,7 +38,7 @@ _REMEDIES = {
         "message.timestamp.before.max.ms"
     ),
 }
-"""For records that Kafka rejects as they are; nothing is delivered after them meanwhile."""
+"""Remedies for records that Kafka rejects; until one is applied, the chain delivers nothing more."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class KafkaTransactions:
                 self.there.add(topic)
 
     def _cause(self, error: KafkaException) -> KafkaError:
-        """The cause of the error: for a transaction that cannot continue, the client may report only that."""
+        """The cause of an error: for a transaction that cannot continue, the client may report only that fact."""
         cause: KafkaError = error.args[0]
         if cause.code() != KafkaError._STATE:  # noqa: SLF001 - as above
             return cause

@@ -41,7 +41,10 @@ class KafkaEnds:
         self._refused: AbstractSet[Topic] = frozenset()
 
     def __call__(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """The partitions for which Kafka responds in time. Raises KafkaException, also when Kafka is unreachable."""
+        """The ends of the partitions for which Kafka responds in time.
+
+        Raises KafkaException, also if Kafka is unreachable.
+        """
         inputs = {partition for topic_partition in partitions for partition in inputs_of(topic_partition)}
         return with_chains(self.offsets(inputs, OffsetSpec.latest()), partitions)
 

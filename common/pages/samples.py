@@ -21,7 +21,7 @@ _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 class Samples:
     def __init__(self, most: int) -> None:
-        """At most ``most`` of each class."""
+        """Keeps at most ``most`` samples of each class."""
         self._most = most
         self._found: dict[tuple[str, str], deque[Sample]] = {}
 

@@ -1,4 +1,4 @@
-"""Which columns a stream gains of those that its records offer. Pure; writers and loaders decide by the same rules.
+"""Which of the columns that records offer are added to a stream's tables. Pure; writers and loaders share the rules.
 
 Rules:
 
@@ -58,7 +58,7 @@ def agree(
     staged: StructType,
     refused: Collection[Addition] = (),
 ) -> Agreement:
-    """The columns that the table gains; ``refused`` are additions that it did not take."""
+    """The columns that the table gains; ``refused`` are additions that it did not accept."""
     later = extended(extended(table, staged), known.published)
     fresh = (column for column in additions(later, offered) if column not in refused)
     later = with_additions(later, within(fresh, known.room))

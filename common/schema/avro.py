@@ -66,10 +66,10 @@ class AvroSchema:
 
 
 def parse_avro(text: str, references: Sequence[str] = (), *, checks_defaults: bool = False) -> AvroSchema:
-    """A schema; its ``references`` come first, each after those that it refers to itself.
+    """Parse a schema; its ``references`` come first, each after those that it refers to itself.
 
-    Raises SchemaError for text that is no Avro schema, and ImportError where fastavro is not installed. Defaults matter
-    only to a schema that records are resolved to: registries have schemas with invalid ones.
+    Raises SchemaError for text that is not an Avro schema, and ImportError where fastavro is not installed. Defaults
+    matter only in a schema that records are resolved to: registries have schemas with invalid ones.
     """
     from fastavro import parse_schema  # noqa: PLC0415 - only with Avro
 

@@ -66,7 +66,7 @@ def joined(left: DataType | None, right: DataType | None) -> DataType | None:  #
 
 
 def joined_columns(left: StructType, right: StructType) -> StructType:
-    """The same for two structs; the fields are in the order of their names."""
+    """The least struct above both, with its fields ordered by name."""
     types: dict[str, DataType] = {field.name: field.type for field in left}
     for field in right:
         types[field.name] = joined(types.get(field.name), field.type) or field.type
@@ -77,7 +77,7 @@ def joined_columns(left: StructType, right: StructType) -> StructType:
 
 
 def joined_within(left: StructType, right: StructType, room: int) -> StructType:
-    """The same, limited to a number of fields; a struct that is too large is left out as a whole."""
+    """Like `joined_columns`, limited to ``room`` fields; a struct that is too large is left out as a whole."""
     both = joined_columns(left, right)
     if fields_in(both) <= room:
         return both
@@ -200,7 +200,7 @@ def fields_in(data_type: DataType) -> int:
 
 
 def within(added: Iterable[Addition], room: int) -> tuple[Addition, ...]:
-    """The first ones that have at most ``room`` fields together; a larger one is skipped."""
+    """The additions, in order, that fit into ``room`` fields; one that is too large is skipped."""
     kept: list[Addition] = []
     for addition in added:
         if addition.size <= room:

@@ -113,7 +113,7 @@ class JsonShape:
 
     @property
     def value(self) -> JsonShape:
-        """The values of an object's fields as one."""
+        """The combined shape of the values of all fields of an object."""
         every = JsonShape()
         for inner in self.fields.values():
             every.join(inner)
@@ -201,7 +201,7 @@ class Inferred:
 
 
 def inferred(records: JsonShape) -> Inferred:
-    """The columns of some records, from a shape that has seen objects."""
+    """The columns of records with this shape."""
     inference = _Inference(records.kinds[JsonKind.OBJECT])
     columns = inference.struct(records, ())
     return Inferred(columns, inference.formats, tuple(inference.notes), tuple(inference.alternatives))

@@ -96,7 +96,7 @@ def _elements_of(stream: Stream, fields: StructType) -> StructType:
 
 
 def _arrays_of(stream: Stream, fields: StructType) -> StructType:
-    """The inverse."""
+    """The inverse of `_elements_of`."""
     name = _exploded_field(stream)
     return StructType(
         tuple(replace(field, type=ArrayType(field.type)) if field.name == name else field for field in fields)

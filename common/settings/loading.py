@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class LoadSetting(StrEnum):
-    """By which way a stream's tables for rows are loaded."""
+    """How rows are loaded into a stream's tables."""
 
     AUTO = "auto"
     ADD = "add"

@@ -1,15 +1,15 @@
-"""YAML in which nothing is taken for something else.
+"""Strict YAML: text that could be read in two ways is refused.
 
 Rules:
 
-1. A key given twice in a map is refused. What a map takes over from another one (``<<: *name``) is not given twice by
-   being given again.
+1. A key given twice in a map is refused. A key that a map takes over from another one (``<<: *name``) may be given
+   again, which overrides it.
 2. ``15:00`` is text. YAML 1.1 reads it as a number in base 60, so ``schedule: 15:00`` would load every 900 seconds.
 3. A number that begins with a zero is refused. YAML 1.1 reads ``0120`` as 80, and most readers since do not.
-4. A date that does not exist and a number that is too long are refused, with their place, as all that is not YAML.
-5. Aliases (``*name``) may repeat values, also by way of other aliases, until the whole is so large that it would take
-   memory and time without end.
-6. Errors have the place of the problem and not the line itself, nor YAML's quotes of it: it may hold a password.
+4. A date that does not exist and a number that is too long are refused like any other invalid YAML, with their place.
+5. Aliases (``*name``) may repeat values, also through other aliases, up to a limit: without one, a short text could
+   expand until memory runs out.
+6. Errors give the place of the problem and never quote the line: it may hold a password.
 """
 
 import re

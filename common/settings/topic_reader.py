@@ -111,7 +111,7 @@ class TopicReader(Section):
     _owners: TopicOwners = PrivateAttr(default_factory=TopicOwners)
 
     def share(self, owners: TopicOwners) -> None:
-        """Know the owners of shared topics that the other streams of the config know."""
+        """Use the owners that the other streams of the config use too."""
         self._owners = owners
 
     @property

@@ -36,7 +36,7 @@ _BYTES = {
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?i?B|)\s*")
 _LONGEST_DAYS = 36_500
-"""A century: a moment that lies so far ahead is still a date."""
+"""A century: a moment that far ahead is still a valid date."""
 _LAST_PORT = 65535
 _MOST_WORKERS = 256
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

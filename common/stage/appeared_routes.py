@@ -88,7 +88,7 @@ def with_appeared(settings: Settings, store: ObjectStore) -> Settings:
 
 
 def with_appeared_of(stream: Stream, store: ObjectStore) -> Stream:
-    """The same for one stream."""
+    """The stream with the routes that have appeared. Raises StoreError and MarkerError."""
     if stream.routing.route_table is None:
         return stream
     known = appeared(store, stream.app_id)

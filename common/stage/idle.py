@@ -35,7 +35,7 @@ _GONE_AFTER_MS = int(3 * REPORT_EVERY_S * 1000)
 
 @dataclass(frozen=True, slots=True)
 class IdleFact:
-    """Rule 1."""
+    """At a point in time, a chain had everything up to the end of its Kafka partition (rule 1)."""
 
     partition: TopicPartition
     position: StoredPosition
@@ -46,7 +46,7 @@ class IdleFact:
 
 @dataclass(frozen=True, slots=True)
 class HeldFact:
-    """Rule 6."""
+    """A writer holds a Kafka partition: where, since when, and why (rule 6)."""
 
     partition: TopicPartition
     position: StoredPosition

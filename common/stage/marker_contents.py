@@ -41,5 +41,5 @@ def chains_of_other_topics(store: ObjectStore, stream: Stream) -> dict[TopicPart
 
 
 def partitions_of_other_topics(store: ObjectStore, stream: Stream) -> frozenset[Partition]:
-    """Their Kafka partitions. Raises StoreError."""
+    """The Kafka partitions of `chains_of_other_topics`. Raises StoreError."""
     return frozenset(partition.partition for partition in chains_of_other_topics(store, stream))

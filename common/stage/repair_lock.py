@@ -81,7 +81,7 @@ def ended_path(partition: TopicPartition, number: int) -> str:
 
 
 def last_repair(store: ObjectStore, partition: TopicPartition) -> LastRepair:
-    """Raises StoreError."""
+    """The partition's newest repair, running or ended. Raises StoreError."""
     matches = (_NUMBER.fullmatch(item.path) for item in store.list(repairs_folder(partition)))
     repairs = [(int(match["number"]), match["kind"]) for match in matches if match]
     number = max((number for number, kind in repairs if kind == "repair"), default=0)

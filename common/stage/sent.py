@@ -43,7 +43,7 @@ def sent_path(app_id: str) -> str:
 
 
 def read_sent(store: ObjectStore, app_id: str) -> dict[TopicPartition, SentTo]:
-    """By Kafka partition. Raises StoreError."""
+    """The recorded positions, by Kafka partition. Raises StoreError."""
     path = sent_path(app_id)
     data = store.read(path)
     try:

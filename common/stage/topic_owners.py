@@ -74,7 +74,7 @@ class StageTopicOwners:
         self._owners_read = False
 
     def read_all(self) -> None:
-        """Know the owners of all topics that were shared, once, and of those that several streams name (rule 3).
+        """Read the owners of topics that were shared, and agree on those of topics that several streams name (rule 3).
 
         Raises StoreError, MarkerError, and ConfigError for a topic that cannot be shared.
         """
@@ -170,7 +170,7 @@ class StageTopicOwners:
         return newest
 
     def require(self, topics: Collection[str]) -> None:
-        """Know the owners of those topics that several streams read.
+        """Agree on the owners of those topics that several streams read.
 
         Raises StoreError, MarkerError, and ConfigError for one that cannot be shared.
         """
@@ -178,11 +178,10 @@ class StageTopicOwners:
             raise error
 
     def agree(self, topics: Collection[str]) -> Mapping[str, ConfigError]:
-        """Know the owners of those topics that several streams read; returns those that cannot be shared, and why.
+        """Agree on the owners of those topics that several streams read.
 
-        Also those that were shared, and that a stream cannot read as another one than the owner.
-
-        Raises StoreError and MarkerError.
+        Returns the topics that cannot be shared, and why; also those that were shared, and that a stream cannot read
+        because another one owns them. Raises StoreError and MarkerError.
         """
         owners = self._settings.owners
         refused = shared_topics(self._settings.streams, topics)

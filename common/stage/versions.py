@@ -1,6 +1,6 @@
-"""Objects of the stage of which the highest version counts: ``<kind>/<app_id>/<version, 20 digits>.json``.
+"""Objects in the stage with versions, of which the highest counts: ``<kind>/<app_id>/<version, 20 digits>.json``.
 
-Each version is made by exclusive create, so that of two processes that make one, the other one knows.
+Each version is made by exclusive create: of two processes that make the same one, the second is refused.
 """
 
 import re

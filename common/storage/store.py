@@ -383,7 +383,7 @@ def _is_a_no(error: Exception) -> bool:
 
 
 def _statuses(error: Exception) -> tuple[object, object]:
-    """The HTTP status of an error of Google's or Azure's client, which use different attribute names."""
+    """The HTTP statuses in an error of Google's or Azure's client, which use different attribute names."""
     return getattr(error, "code", None), getattr(error, "status_code", None)
 
 

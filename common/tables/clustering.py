@@ -6,7 +6,7 @@ from common.schema import DataType, DecimalType, Primitive, StructType, type_to_
 from common.schema.evolution import type_at
 
 INDEXED_COLUMNS = 32
-"""Of how many columns Delta has statistics by default."""
+"""How many leading columns have statistics in Delta by default."""
 INSTEAD = "partition by a string, a whole number, a date or a timestamp, for example a derived column"
 _WITHOUT_TEXT = (Primitive.FLOAT, Primitive.DOUBLE, Primitive.BINARY, Primitive.VARIANT)
 _WITHOUT_BOUNDS = (Primitive.BOOLEAN, Primitive.BINARY, Primitive.VARIANT)

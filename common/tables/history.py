@@ -51,7 +51,7 @@ class LoggedCommit:
 
     @property
     def is_turning_point(self) -> bool:
-        """Whether what the table has does not stem from the commit right before this one."""
+        """Whether what the table has does not come from the commit right before this one."""
         return self.is_restore or self.is_replace
 
     @property

@@ -391,7 +391,7 @@ def without_txn(
 
 
 def _named_at(chain: Generation, past: OwnPast) -> LoggedCommit:
-    """Stands for the commit that loaded a chain, where that is too far down: the same at each read."""
+    """A stand-in for the commit that loaded a chain, where that one is too old to be read: the same at each read."""
     return LoggedCommit(int(past.positions[chain]))
 
 

@@ -19,7 +19,7 @@ from common.tables.transactions import TxnIds
 
 
 class StreamHistory:
-    """The answers of a table's commits; everything raises StoreError."""
+    """What a table's commits say about one stream. Every method raises StoreError."""
 
     def __init__(self, stream: Stream, commits: Iterator[LoggedCommit]) -> None:
         """``commits`` are the table's, newest first, and lazy."""

@@ -198,7 +198,7 @@ class RouteWait(Dependency):
 
 
 def route_registry_of(settings: Settings, stream: Stream, *, preview: bool) -> RouteRegistry | None:
-    """The book of a stream; None without a `route_table`."""
+    """The registry of a stream's routes; None without a `route_table`."""
     if stream.routing.route_table is None:
         return None
     return RouteRegistry(stream, partial(stage_store, settings), SystemClock(), get_logger(), preview=preview)

@@ -20,7 +20,7 @@ OF_ONE_TABLE = (
 )
 
 _CLUSTERED = 4
-"""By how many columns Delta clusters at most."""
+"""The most columns that Delta clusters by."""
 
 
 def check_creation(stream: Stream, known: Collection[str], columns: StructType) -> None:
