@@ -1,7 +1,7 @@
 """The stage writer: from Kafka's records to Parquet files and done markers. No JVM.
 
-``loop`` is the service: ``fetch`` reads from Kafka, ``decode`` and ``shape`` make rows, ``parquet`` buffers and encodes
-them, and ``stage`` uploads the files and claims the marker. ``wiring`` builds the parts, ``__main__`` is the command
+``loop`` is the service. ``fetch`` reads from Kafka, ``decode`` and ``shape`` make rows, ``parquet`` buffers and encodes
+them, ``stage`` uploads files and claims the marker. ``wiring`` builds the parts, ``__main__`` is the command line.
 line.
 """
 
