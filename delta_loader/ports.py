@@ -98,7 +98,7 @@ def never(_unfinished: frozenset[str], /) -> bool:
     return False
 
 
-class RunsStreams(Protocol):
+class StreamRunner(Protocol):
     """Gives streams their turns, one after the other or several at a time."""
 
     def __call__(
@@ -119,7 +119,7 @@ def run_in_order(
     to_the_end: bool = False,  # noqa: ARG001 - it always is
     hurries: Hurries = never,  # noqa: ARG001 - the same
 ) -> frozenset[str]:
-    """`RunsStreams` without threads, in order."""
+    """`StreamRunner` without threads, in order."""
     for app_id in app_ids:
         work.run(app_id, lambda: False)
     return frozenset()

@@ -14,7 +14,7 @@ from common.settings.envelopes import may_have_several_rows
 from common.settings.formats import ValueFormat, path_steps
 from common.settings.parts.record import UnknownFields
 from stage_writer.decode.batch import Index, MessageBatch, Messages
-from stage_writer.decode.decode import Decoded, Decodes
+from stage_writer.decode.decode import Decoded, MessageDecoder
 from stage_writer.layers import RecordInputs, decoder_of
 from stage_writer.shape.changes.events import deletes_by_tombstones
 from stage_writer.shape.evaluation import Condition, Deriver
@@ -36,7 +36,7 @@ class RecordChoice:
     def __init__(self, stream: Stream, inputs: RecordInputs, *, appearing: AppearingRoutes | None = None) -> None:
         """``appearing`` are the routes of a stream whose tables appear."""
         seen = _seen_by_expressions(stream)
-        decoder: Decodes = _NoFields()
+        decoder: MessageDecoder = _NoFields()
         if seen is not None:
             decoder = decoder_of(seen, inputs)
         self._decoder = decoder

@@ -54,7 +54,7 @@ from stage_writer.shape.explode import Exploder
 from stage_writer.shape.jmespath.expressions import fields_of
 from stage_writer.shape.kafka_columns import AddIdentityColumns, KafkaColumns
 from stage_writer.shape.names import Names
-from stage_writer.shape.opening import Opens
+from stage_writer.shape.opening import OpenMessage
 from stage_writer.shape.outcome import Outcome, Part, index_of, staged_of
 from stage_writer.shape.route import AppearingRoutes, Router, Routing, ToAllTables, parted, routing_of
 from stage_writer.shape.rows import Rows, Step
@@ -102,7 +102,7 @@ class RecordPipeline:
         return self._stream.record.framing == "confluent_header" or any(step.needs_headers for step in self._steps)
 
     @property
-    def json_of(self) -> Opens | None:
+    def json_of(self) -> OpenMessage | None:
         """Returns the JSON of the record in a message, for a format that only its schema opens."""
         if self._stream.record.format == "json" or not isinstance(self._decoder, OpeningDecoder):
             return None
@@ -204,7 +204,7 @@ class StreamConverter(WithoutTasks):
         return self._pipeline.needs_headers
 
     @property
-    def json_of(self) -> Opens | None:
+    def json_of(self) -> OpenMessage | None:
         return self._pipeline.json_of
 
     def waits(self, batch: MessageBatch) -> Dependency | None:

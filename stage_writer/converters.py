@@ -14,7 +14,7 @@ from stage_writer.columns.following import PendingConverter
 from stage_writer.columns.wiring import pending
 from stage_writer.decode.binary.avro import MakeAvroPass, no_avro_pass
 from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
-from stage_writer.decode.envelopes.framing import Covers
+from stage_writer.decode.envelopes.framing import SchemaCoverage
 from stage_writer.fetch.schema_file import read_schema_file, require_packages
 from stage_writer.fetch.schema_registry import SchemaRegistry, schemas_of
 from stage_writer.layers import RecordInputs
@@ -26,13 +26,13 @@ from stage_writer.stopping import NEVER_STOPPING, Stopping
 
 if TYPE_CHECKING:
     from stage_writer.tasks.look_ups import LookUps
-    from stage_writer.tasks.wiring import ConvertsTopology
+    from stage_writer.tasks.wiring import AnyTopologyConverter
 
-    AnyConverter = RecordConverter | PendingConverter | ConvertsTopology
+    AnyConverter = RecordConverter | PendingConverter | AnyTopologyConverter
 
 
 def record_inputs(
-    stream: Stream, passes: Passes, schemas: SchemaRegistry | None = None, covers: Covers | None = None
+    stream: Stream, passes: Passes, schemas: SchemaRegistry | None = None, covers: SchemaCoverage | None = None
 ) -> RecordInputs:
     """Raises ConfigError for a file that cannot be read, and for a package that is not installed."""
     require_packages(stream)
@@ -56,7 +56,7 @@ def plain_converter(
     settings: Settings,
     passes: Passes,
     stream: Stream,
-    covers: Covers | None = None,
+    covers: SchemaCoverage | None = None,
     *,
     schemas: SchemaRegistry | None = None,
     preview: bool = False,
@@ -113,5 +113,7 @@ def converters_of(
     return converters
 
 
-def with_topologies(converters: Iterable[AnyConverter]) -> list[ConvertsTopology]:
-    return [cast("ConvertsTopology", converter) for converter in converters if converter.stream.topology is not None]
+def with_topologies(converters: Iterable[AnyConverter]) -> list[AnyTopologyConverter]:
+    return [
+        cast("AnyTopologyConverter", converter) for converter in converters if converter.stream.topology is not None
+    ]

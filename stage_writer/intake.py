@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A poll's batches are converted by their converter in slices (`Converts.slices`), usually one. The remaining slices
-   wait here while flushes start and finish, and nothing more is read (stage_writer/backpressure.py).
+1. A poll's batches are converted by their converter in slices (`BatchConverter.slices`), usually one. The remaining
+   slices wait here while flushes start and finish, and nothing more is read (stage_writer/backpressure.py).
 2. Rows go to the partition as it was when they were read. If it was revoked meanwhile, or restarted at its chain's end,
    it gets none of them: they are read again.
 3. All pieces of one record go into the same buffer, without a flush between them.
@@ -31,7 +31,7 @@ from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.partition import AssignedPartition
 from stage_writer.partitions.pauses import Pauses
 from stage_writer.partitions.resume_points import breaks_rule
-from stage_writer.ports import Converter, Converts
+from stage_writer.ports import BatchConverter, Converter
 from stage_writer.runtime import Runtime
 
 Slice = Sequence[tuple[MessageBatch, StagedRows]]
@@ -49,7 +49,7 @@ class Intake:
         self._waits = waits
         self._pauses = pauses
         self._clock, self._stopping, self._telemetry = runtime.clock, runtime.stopping, runtime.telemetry
-        self._waiting: deque[tuple[Converts, dict[TopicPartition, AssignedPartition], Iterator[Slice]]] = deque()
+        self._waiting: deque[tuple[BatchConverter, dict[TopicPartition, AssignedPartition], Iterator[Slice]]] = deque()
         self._ends: dict[TopicPartition, tuple[AssignedPartition, Position]] = {}
         """Kafka's reported ends that reading has not reached yet, for the partition as it was then."""
 
@@ -121,7 +121,9 @@ class Intake:
             self._telemetry.took(sum(len(batch) for batch, _ in converted), self._clock.monotonic_s() - began_s)
         return converted
 
-    def _buffer(self, converter: Converts, rows: Slice, owners: Mapping[TopicPartition, AssignedPartition]) -> None:
+    def _buffer(
+        self, converter: BatchConverter, rows: Slice, owners: Mapping[TopicPartition, AssignedPartition]
+    ) -> None:
         for batch, staged in rows:
             assigned = owners.get(batch.partition)
             if (
@@ -154,11 +156,11 @@ class Intake:
         self._waits.begin(assigned, wait)
 
 
-def _converts(converter: Converter) -> TypeGuard[Converts]:
+def _converts(converter: Converter) -> TypeGuard[BatchConverter]:
     return hasattr(converter, "slices")  # isinstance with a Protocol would take as long as a small batch
 
 
-def _by_converter(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[Converts, list[MessageBatch]]]:
+def _by_converter(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[BatchConverter, list[MessageBatch]]]:
     """Batches by what converts them; what tasks need is imported with the first of them."""
     of_tasks: dict[Converter, list[MessageBatch]] = {}
     for converter, batches in fresh.items():

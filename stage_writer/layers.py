@@ -19,14 +19,14 @@ from stage_writer.decode.binary.avro import AvroReader, MakeAvroPass, make_avro_
 from stage_writer.decode.binary.json_schema import JsonSchemaReader
 from stage_writer.decode.binary.protobuf import Compile, ProtobufReader, make_protobuf_reader
 from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
-from stage_writer.decode.decode import Decoded, Decoder, Decodes
+from stage_writer.decode.decode import Decoded, Decoder, MessageDecoder
 from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.envelopes.debezium import DebeziumOpener
 from stage_writer.decode.envelopes.framing import (
-    Covers,
     FramedDecoder,
     HeaderFramedDecoder,
     KeyHeaderFramedDecoder,
+    SchemaCoverage,
     SchemaTypes,
     UnframedDecoder,
 )
@@ -56,14 +56,14 @@ class RecordInputs:
     """The content of the stream's ``schema_file``."""
     avro_pass: MakeAvroPass = no_avro_pass
     compile_protobuf: Compile | None = None
-    covers: Covers | None = None
+    covers: SchemaCoverage | None = None
     """The columns of a stream that takes them from a registry."""
 
 
 NO_INPUTS = RecordInputs()
 
 
-def decoder_of(stream: Stream, inputs: RecordInputs = NO_INPUTS, gained: Additions = ()) -> Decodes:
+def decoder_of(stream: Stream, inputs: RecordInputs = NO_INPUTS, gained: Additions = ()) -> MessageDecoder:
     """The decoder of a stream's messages, including columns that it has ``gained``.
 
     Raises SchemaError and ExpressionError for an invalid stream.
@@ -73,7 +73,7 @@ def decoder_of(stream: Stream, inputs: RecordInputs = NO_INPUTS, gained: Additio
     reading = DecodeOptions(stream.record.forms, lenient=is_lenient(stream), non_finite=stream.record.format != "json")
     make = partial(Decoder, reading=reading, rescue_column=rescue_column, native_decoder=native_decoder)
     records = EvolvingDecoder(columns, gained, make) if gained else make(columns)
-    decoder: Decodes = PlainRecords(records)
+    decoder: MessageDecoder = PlainRecords(records)
     if stream.record.jmespath:
         rescuing = None if rescue_column is None else records
         decoder = JmesPathDecoder(

@@ -224,7 +224,7 @@ class Workers(Protocol):
         """Accept no more jobs; does not wait for running ones."""
 
 
-class Converts(Protocol):
+class BatchConverter(Protocol):
     @property
     def stream(self) -> Stream: ...
 
@@ -237,7 +237,7 @@ class Converts(Protocol):
 
 
 class Converter(Protocol):
-    """The conversion of one stream; its messages are converted by a `Converts`: itself, or one for several tasks."""
+    """The conversion of one stream. A `BatchConverter` converts its messages: itself, or one for several tasks."""
 
     @property
     def stream(self) -> Stream: ...
@@ -251,11 +251,11 @@ class Converter(Protocol):
     def at(self, gained: StructType) -> Converter:
         """This converter with the columns that the stream has gained, in addition to the declared ones."""
 
-    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Restores | None:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> RestoreTask | None:
         """A job that restores the task of a Kafka partition; None for a stream without a topology."""
 
 
-class FollowsColumns(Protocol):
+class ColumnFollower(Protocol):
     """Finds the columns of a stream that does not declare them, in the background."""
 
     def poll(self) -> Converter | None:
@@ -300,7 +300,7 @@ class PartitionTask(Protocol):
         """Release all resources; a flush may still be in progress."""
 
 
-Restores = Callable[[], PartitionTask]
+RestoreTask = Callable[[], PartitionTask]
 """A job that restores a task."""
 
 

@@ -18,7 +18,7 @@ from stage_writer.outbox.ports import NO_OUTLETS, Outlets
 from stage_writer.parquet.buffer import FilePolicy
 from stage_writer.partitions.flush_decision import BackpressureState, FlushLimits
 from stage_writer.partitions.partition import AssignedPartition, HeldPartition, StartingPartition
-from stage_writer.ports import FollowsColumns
+from stage_writer.ports import ColumnFollower
 from stage_writer.stopping import Stopping
 from stage_writer.telemetry import WriterTelemetry
 
@@ -53,7 +53,7 @@ class Attachments:
     notifier: Notifier = NO_NOTIFIER
     outlets: Outlets = NO_OUTLETS
     changelogs: TopicWatch = NO_WATCH
-    columns: Mapping[str, FollowsColumns] = field(default_factory=dict)
+    columns: Mapping[str, ColumnFollower] = field(default_factory=dict)
     """By stream, of those that do not declare their columns."""
 
 

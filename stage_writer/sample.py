@@ -43,9 +43,9 @@ from stage_writer.shape.opening import census_of, opener_of
 if TYPE_CHECKING:
     from stage_writer.tasks.columns import ColumnsConverter
     from stage_writer.tasks.topology import SampledTasks, TopologyConverter
-    from stage_writer.tasks.wiring import ConvertsTopology
+    from stage_writer.tasks.wiring import AnyTopologyConverter
 
-    Converts = RecordConverter | ColumnsConverter | SampledTasks
+    BatchConverter = RecordConverter | ColumnsConverter | SampledTasks
 
 SAMPLE_RECORDS = 1_000
 """Per topic, approximately."""
@@ -79,7 +79,7 @@ class StreamSample:
         """Whether most of them would be staged, and none would hold its partition."""
         return not self.stops and not self.share.passes(alarm)
 
-    def add(self, converter: Converts, batches: Sequence[MessageBatch]) -> None:
+    def add(self, converter: BatchConverter, batches: Sequence[MessageBatch]) -> None:
         """Convert some records, and count the results."""
         dead_letters_index = next(
             index for index, table in enumerate(converter.formats) if table.kind is TableKind.DEAD_LETTERS
@@ -153,7 +153,7 @@ class Sampler(KafkaReader):
         super().__init__(consumer_properties(settings), _AT_A_TIME)
 
     def sample(
-        self, of_stream: RecordConverter | ConvertsTopology, partitions: Collection[TopicPartition]
+        self, of_stream: RecordConverter | AnyTopologyConverter, partitions: Collection[TopicPartition]
     ) -> StreamSample:
         """The newest records of a stream's partitions, and the result of its config for them.
 
@@ -185,7 +185,7 @@ class Sampler(KafkaReader):
         return spans
 
 
-def _for_sample(converter: RecordConverter | ConvertsTopology) -> Converts:
+def _for_sample(converter: RecordConverter | AnyTopologyConverter) -> BatchConverter:
     """The converter of a stream's sample (rule 3)."""
     if isinstance(converter, RecordConverter) or converter.topology.is_columns_only:
         return cast("RecordConverter | ColumnsConverter", converter)
@@ -194,7 +194,7 @@ def _for_sample(converter: RecordConverter | ConvertsTopology) -> Converts:
     return SampledTasks(cast("TopologyConverter", converter))
 
 
-def _wait_for_schemas(converter: Converts, batch: MessageBatch) -> None:
+def _wait_for_schemas(converter: BatchConverter, batch: MessageBatch) -> None:
     wait, until_s = converter.waits(batch), time.monotonic() + _SCHEMAS_WITHIN_S
     while wait is not None and not wait.is_over():
         if time.monotonic() > until_s:

@@ -32,7 +32,7 @@ from common.schema.evolution import NO_COLUMNS, additions, extended, joined_colu
 from common.settings import Stream
 from common.stage.evolved import Evolved
 from stage_writer.decode.dependency import Dependency
-from stage_writer.ports import Converter, FollowsColumns, Running, Workers, WriterStage
+from stage_writer.ports import ColumnFollower, Converter, Running, Workers, WriterStage
 
 LOOK_AT_SCHEMAS_S = 30.0
 LATE_AFTER_S = 60.0
@@ -207,7 +207,7 @@ class Schemas:
         clock: Clock,
         log: FilteringBoundLogger,
         *,
-        columns: Mapping[str, FollowsColumns],
+        columns: Mapping[str, ColumnFollower],
     ) -> None:
         """Reads nothing yet."""
         self._declared = {

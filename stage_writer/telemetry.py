@@ -24,7 +24,7 @@ from stage_writer.decode.unknown.census import FieldCensus
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.partitions.dead_letter_alarm import AlarmChange, DeadLetterAlarms
 from stage_writer.partitions.flush_decision import FlushReason
-from stage_writer.ports import Converts, Sealed
+from stage_writer.ports import BatchConverter, Sealed
 from stage_writer.shape.dropped import DroppedFields
 
 _FLUSHES = 50
@@ -101,7 +101,7 @@ class WriterTelemetry:
             self._log.info("few dead letters again", app_id=app_id, share=self.alarms.share(app_id))
 
     def sampled(
-        self, batch: MessageBatch, converter: Converts, staged: StagedRows, *, begins_flush: bool
+        self, batch: MessageBatch, converter: BatchConverter, staged: StagedRows, *, begins_flush: bool
     ) -> FieldCensus | None:
         """A batch was converted; records what a sample of it shows of the fields, if a sample was taken."""
         app_id = converter.stream.app_id

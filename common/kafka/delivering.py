@@ -69,7 +69,7 @@ class Transactions(Protocol):
     def close(self) -> None: ...
 
 
-StartsDelivery = Callable[[DeliveryIdentity, Callable[[str], None]], Transactions]
+StartDelivery = Callable[[DeliveryIdentity, Callable[[str], None]], Transactions]
 """Takes a chain's id: aborts another process's work with it, and only then reads the delivered positions.
 
 The second argument is called at steps between which a process may end. Raises FencedError and BrokerError.

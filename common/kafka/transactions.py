@@ -57,7 +57,7 @@ class KafkaTransactions:
 
     @classmethod
     def begin(cls, identity: DeliveryIdentity, reached: Callable[[str], None]) -> KafkaTransactions:
-        """A `common.kafka.delivering.StartsDelivery`."""
+        """A `common.kafka.delivering.StartDelivery`."""
         try:
             return cls._begin(identity, reached)
         except KafkaException as error:

@@ -50,7 +50,7 @@ def owner_path(topic: str) -> str:
     return f"{SHARED}/{topic}.json"
 
 
-ReadsMarkers = Callable[[Callable[[str], bytes | None], Sequence[str]], Sequence[bytes | None]]
+ReadMarkers = Callable[[Callable[[str], bytes | None], Sequence[str]], Sequence[bytes | None]]
 
 
 def _in_turn(read: Callable[[str], bytes | None], paths: Sequence[str]) -> Sequence[bytes | None]:
@@ -60,9 +60,7 @@ def _in_turn(read: Callable[[str], bytes | None], paths: Sequence[str]) -> Seque
 class StageTopicOwners:
     """The owners in a stage, for the streams of some settings, which know what this reads (`Settings.owners`)."""
 
-    def __init__(
-        self, settings: Settings, store: ObjectStore, *, make: bool, parallel: ReadsMarkers = _in_turn
-    ) -> None:
+    def __init__(self, settings: Settings, store: ObjectStore, *, make: bool, parallel: ReadMarkers = _in_turn) -> None:
         """``make``: agree on owners; without it no object is made, and an owner is only what it would be now.
 
         ``parallel`` reads several markers at a time.

@@ -21,7 +21,7 @@ from delta_loader.ports import (
     NewId,
     OpenStore,
     ParallelMap,
-    RunsStreams,
+    StreamRunner,
     TableMaker,
     run_in_order,
 )
@@ -50,7 +50,7 @@ class RefusalReader(Protocol):
         """
 
 
-FetchesRawRecords: TypeAlias = "Callable[[TopicPartition, Collection[Offset], str | None], Mapping[Offset, RawRecord]]"
+FetchRawRecords: TypeAlias = "Callable[[TopicPartition, Collection[Offset], str | None], Mapping[Offset, RawRecord]]"
 """Fetches records of a topic with this id as they were sent: those that Kafka still has, none under another id.
 
 Raises KafkaDeltaExpressError when Kafka does not answer.
@@ -67,12 +67,12 @@ class RawRecord:
 @dataclass(frozen=True, slots=True)
 class RefusalPorts:
     refusal_reader: RefusalReader
-    raw_records: FetchesRawRecords
+    raw_records: FetchRawRecords
     known_checks: dict[tuple[str, TopicPartition], str] = field(default_factory=dict)
     """By table and chain, the checks that this process last loaded it with (load_modes/refused.py, rule 4)."""
 
 
-class SendsRefused(Protocol):
+class SendRefused(Protocol):
     """Sends dead letters of refused records to a stream's topic (`delta_loader.load.refused_to_topic`)."""
 
     def __call__(
@@ -104,7 +104,7 @@ class Ports:
     """None if all tables are created with defaults."""
     refusing: RefusalPorts | None = None
     """None if no table refuses rows."""
-    sends_refused: SendsRefused | None = None
+    sends_refused: SendRefused | None = None
     """None if no stream has a topic for dead letters."""
     registering: Registering | None = None
     """None if no table has a name in a catalog."""
@@ -112,6 +112,6 @@ class Ports:
     """None if no table is merged into."""
     may_load: Callable[[str], bool] = lambda _app_id: True
     """Whether no other loader loads a stream; checked between its commits."""
-    run_streams: RunsStreams = run_in_order
+    run_streams: StreamRunner = run_in_order
     partitions: Callable[[Stream], StreamFact | None] = lambda _: None
     """The partitions that a stream's topics have now, from Kafka; None where it does not answer."""

@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import BrokerError
-from common.kafka.delivering import REFUSED, REPLAYED, DeliveryIdentity, FencedError, StartsDelivery, Transactions
+from common.kafka.delivering import REFUSED, REPLAYED, DeliveryIdentity, FencedError, StartDelivery, Transactions
 from common.ports import ObjectStore
 from common.settings import Stream
 from common.settings.section import Option
@@ -60,7 +60,7 @@ _SCHEMA = pa.schema(
     ]
 )
 
-ReadsDeadLetters = Callable[[str, TopicPartition, Span, int], list[DeadLetterRow]]
+ReadDeadLetters = Callable[[str, TopicPartition, Span, int], list[DeadLetterRow]]
 """The first of the dead letters of a Kafka partition's refused records, by offset, each once. Raises TableError.
 
 One offset may have several, of topics that were deleted.
@@ -73,12 +73,12 @@ def _nothing(_step: str) -> None:
 
 @dataclass(slots=True)
 class RefusedToTopic:
-    """A `delta_loader.load.ports.SendsRefused`, for the streams of one loader."""
+    """A `delta_loader.load.ports.SendRefused`, for the streams of one loader."""
 
     kafka: Mapping[str, Option]
     group_id: str
-    read: ReadsDeadLetters
-    begin: StartsDelivery
+    read: ReadDeadLetters
+    begin: StartDelivery
     store: ObjectStore
     """The stage."""
     _delivered: dict[tuple[str, TopicPartition, int], Position] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class RefusedToTopic:
         return count
 
     def replayed(self, stream: Stream, request: Request) -> int:
-        """A `delta_loader.load.replace_ranges.SendsReplayed` (rule 6)."""
+        """A `delta_loader.load.replace_ranges.SendReplayed` (rule 6)."""
         table = request.content.of(stream.dead_letters)
         if stream.dead_letters_topic is None or table is None or not table.files:
             return 0

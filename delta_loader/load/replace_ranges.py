@@ -68,7 +68,7 @@ class Replacer(Protocol):
         """Whether a step deletes rows; with `RequestStep.DROP`, others than the request's."""
 
 
-SendsReplayed = Callable[[Stream, Request], int]
+SendReplayed = Callable[[Stream, Request], int]
 """Sends the dead letters of a request that was carried out, each once; returns how many. Raises BrokerError."""
 
 
@@ -92,7 +92,7 @@ class Replacements:
     log: FilteringBoundLogger
     metrics: Metrics = field(default_factory=Metrics)
     columns: ColumnAdder | None = None
-    sends: SendsReplayed = lambda _stream, _request: 0
+    sends: SendReplayed = lambda _stream, _request: 0
     stepped: Callable[[], None] = lambda: None
     """Called after each finished step, which may be a Spark job over a whole range."""
 

@@ -41,7 +41,7 @@ def _a_thread(work: Callable[[], None]) -> Thread:
 
 
 class StreamScheduler:
-    """The turns of one loader's streams: `delta_loader.ports.RunsStreams` with threads."""
+    """The turns of one loader's streams: `delta_loader.ports.StreamRunner` with threads."""
 
     def __init__(
         self,

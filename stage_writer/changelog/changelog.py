@@ -106,7 +106,7 @@ class TopicChangelog:
 
 @dataclass(slots=True)
 class ChangelogReading:
-    """A `stage_writer.changelog.ports.ReadsChanges`."""
+    """A `stage_writer.changelog.ports.ChangeReader`."""
 
     topics: ChangelogTopics
     held: ExitStack

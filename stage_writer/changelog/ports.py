@@ -52,7 +52,7 @@ class ChangelogTopics(Protocol):
         """A reader for use by one thread, closed at the end."""
 
 
-class ChecksTopics(Protocol):
+class TopicChecker(Protocol):
     """Checks whether Kafka's topics keep their messages long enough."""
 
     def require_suitable(self, topic: Topic) -> int:
@@ -80,11 +80,11 @@ class Changelog(Protocol):
     def write(self, topic: Topic, app_id: str, name: StateFileName, data: ByteChunks) -> TopicChanges:
         """Write a flush's changes. Raises BrokerError, and ConfigError for a topic that is no longer suitable."""
 
-    def reading(self) -> AbstractContextManager[ReadsChanges]:
+    def reading(self) -> AbstractContextManager[ChangeReader]:
         """A reader for any number of changes; connects on first use."""
 
 
-class ReadsChanges(Protocol):
+class ChangeReader(Protocol):
     def read(self, changes: TopicChanges) -> bytes:
         """All changes of a flush. Raises StateError and BrokerError."""
 
@@ -95,7 +95,7 @@ class NoChangelog:
     def write(self, topic: Topic, app_id: str, name: StateFileName, data: ByteChunks) -> TopicChanges:
         raise NotImplementedError(topic, app_id, name, data)
 
-    def reading(self) -> AbstractContextManager[ReadsChanges]:
+    def reading(self) -> AbstractContextManager[ChangeReader]:
         msg = "the state of this chain is in a Kafka topic, which this program does not read"
         raise StateError(msg, "read it with a stage writer")
 

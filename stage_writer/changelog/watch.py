@@ -17,7 +17,7 @@ from common.errors import BrokerError, ConfigError
 from common.metrics import Metrics
 from common.ports import Clock
 from common.spans import Topic
-from stage_writer.changelog.ports import ChecksTopics, TopicWatch
+from stage_writer.changelog.ports import TopicChecker, TopicWatch
 from stage_writer.ports import Running, Workers
 
 CHECK_EVERY_S = 60.0
@@ -29,7 +29,7 @@ TopicProblems = dict["Topic", ConfigError | None]
 class ChangelogWatch(TopicWatch):
     def __init__(
         self,
-        checks: ChecksTopics,
+        checks: TopicChecker,
         topics: Collection[Topic],
         unsuitable: set[str],
         workers: Workers,

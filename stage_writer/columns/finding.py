@@ -28,7 +28,7 @@ class DiscoveredColumns:
     """The schemas of a registry whose fields are among the columns."""
 
 
-class FindsColumns(Protocol):
+class ColumnDiscovery(Protocol):
     @property
     def stream(self) -> Stream: ...
 
@@ -47,7 +47,7 @@ class FindsColumns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ColumnFinder:
-    """A `FindsColumns` of a stream with columns from its table, or from records."""
+    """A `ColumnDiscovery` of a stream with columns from its table, or from records."""
 
     stream: Stream
     stage: ObjectStore
@@ -110,7 +110,7 @@ def nothing_to_infer_from(stream: Stream) -> BrokerError:
     return BrokerError(msg, f"send some records, or declare the columns of {stream.app_id} instead of from_records")
 
 
-def require_known(finder: FindsColumns) -> Stream:
+def require_known(finder: ColumnDiscovery) -> Stream:
     """The stream with its columns, without agreeing on anything. Raises ConfigError where nothing was agreed on yet."""
     known = finder.known()
     if known is None:

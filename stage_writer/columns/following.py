@@ -28,7 +28,7 @@ from common.ports import Clock
 from common.schema import StructType
 from common.settings import Stream
 from common.settings.columns_from import ColumnsFrom
-from stage_writer.columns.finding import DiscoveredColumns, FindsColumns
+from stage_writer.columns.finding import ColumnDiscovery, DiscoveredColumns
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.envelopes.framing import SchemaKey, schema_keys
@@ -56,7 +56,7 @@ class _Attempt:
 
 @dataclass(slots=True)
 class FollowedColumns:
-    finder: FindsColumns
+    finder: ColumnDiscovery
     make: MakeConverter
     clock: Clock
     log: FilteringBoundLogger
@@ -180,7 +180,7 @@ class ColumnsWait(Dependency):
 
 
 class CoveredSchemas:
-    """A `stage_writer.decode.envelopes.framing.Covers` of one conversion (rule 5)."""
+    """A `stage_writer.decode.envelopes.framing.SchemaCoverage` of one conversion (rule 5)."""
 
     def __init__(self, columns: FollowedColumns, used: str, ids: frozenset[SchemaKey]) -> None:
         """``used`` are the columns of the conversion, which have the fields of the schemas ``ids``."""

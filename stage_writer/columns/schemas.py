@@ -123,7 +123,7 @@ class FileSchema:
 
 @dataclass(frozen=True, slots=True)
 class SchemaFinder:
-    """A `FindsColumns` of a stream with columns from schemas."""
+    """A `ColumnDiscovery` of a stream with columns from schemas."""
 
     schemas: RegistrySchemas | FileSchema
     stage: ObjectStore

@@ -13,7 +13,7 @@ from common.settings.columns_from import ColumnsFrom
 from common.settings.stores import stage_store, table_stores
 from common.stage.markers import TableKind
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
-from stage_writer.columns.finding import ColumnFinder, FindsColumns, columns_text, require_known
+from stage_writer.columns.finding import ColumnDiscovery, ColumnFinder, columns_text, require_known
 from stage_writer.columns.following import FollowedColumns, MakeConverter, PendingConverter
 from stage_writer.columns.sampling import sample_records
 from stage_writer.columns.schemas import FileSchema, RegistrySchemas, SchemaFinder
@@ -32,7 +32,7 @@ class ColumnsOfStreams:
         open_table = table_stores(settings)
         sample, open_registry = partial(sample_records, settings), partial(_registry, settings, clock)
         registry_url = str(settings.schema_registry.get("url", ""))
-        self._finders: dict[str, FindsColumns] = {}
+        self._finders: dict[str, ColumnDiscovery] = {}
         self._files: dict[str, FileSchema] = {}
         for stream in settings.streams:
             match stream.record.columns_from:
@@ -40,7 +40,7 @@ class ColumnsOfStreams:
                     continue
                 case ColumnsFrom.REGISTRY:
                     schemas = RegistrySchemas(stream, registry_url, open_registry, compile_protobuf)
-                    finder: FindsColumns = SchemaFinder(schemas, stage, open_table, clock)
+                    finder: ColumnDiscovery = SchemaFinder(schemas, stage, open_table, clock)
                 case ColumnsFrom.SCHEMA_FILE:
                     self._files[stream.app_id] = file = FileSchema(stream, compile_protobuf)
                     finder = SchemaFinder(file, stage, open_table, clock)
@@ -68,7 +68,7 @@ class ColumnsOfStreams:
         """The settings with the columns of one stream. Raises ConfigError while they are not known."""
         return self._with(lambda finder: require_known(finder) if finder.stream.app_id == app_id else finder.stream)
 
-    def _with(self, find: Callable[[FindsColumns], Stream | None]) -> Settings:
+    def _with(self, find: Callable[[ColumnDiscovery], Stream | None]) -> Settings:
         """The settings with the streams that were found; the others are as they were."""
         if not self._finders:
             return self._settings
@@ -104,7 +104,7 @@ class ColumnsOfStreams:
         return followed
 
 
-def _at_start(finder: FindsColumns) -> Stream | None:
+def _at_start(finder: ColumnDiscovery) -> Stream | None:
     match finder.stream.record.columns_from:
         case ColumnsFrom.REGISTRY:
             return None

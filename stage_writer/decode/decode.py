@@ -57,7 +57,7 @@ class _Segment:
     indexes: Index
 
 
-class Decodes(Protocol):
+class MessageDecoder(Protocol):
     """Makes rows of messages. Not thread-safe."""
 
     @property

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.errors import BrokerError
-from common.kafka.delivering import DeliveryIdentity, FencedError, StartsDelivery, Transactions
+from common.kafka.delivering import DeliveryIdentity, FencedError, StartDelivery, Transactions
 from common.kafka.transactions import KafkaTransactions
 from common.ports import ObjectStore
 from common.spans import Position, TopicPartition
@@ -46,7 +46,7 @@ class Delivery:
     identity: DeliveryIdentity
     store: ObjectStore
     reached: Callable[[str], None] = _nothing
-    begin: StartsDelivery = KafkaTransactions.begin
+    begin: StartDelivery = KafkaTransactions.begin
     dead_letters_topic: str | None = None
     """Where the stream's dead letters go; None leaves them to the topic for which they were staged."""
     _transactions: Transactions | None = field(init=False, default=None)

@@ -26,7 +26,7 @@ from structlog.typing import FilteringBoundLogger
 from common import metrics as catalogue
 from common.backoff import Backoff
 from common.errors import BrokerError, KafkaDeltaExpressError, StateError, StoreError
-from common.kafka.delivering import DeliveryIdentity, FencedError, StartsDelivery
+from common.kafka.delivering import DeliveryIdentity, FencedError, StartDelivery
 from common.kafka.transactions import KafkaTransactions
 from common.metrics import Metrics
 from common.ports import ObjectStore
@@ -113,7 +113,7 @@ class KafkaOutlets(Outlets):
         *,
         log: FilteringBoundLogger,
         metrics: Metrics,
-        begin: StartsDelivery = KafkaTransactions.begin,
+        begin: StartDelivery = KafkaTransactions.begin,
         runner: BackgroundRunner | None = None,
     ) -> None:
         """``writing`` are the app ids of streams that write to topics; ``runner`` defaults to threads."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from common.settings import Stream
 from common.settings.parts.record import UnknownFields
 from stage_writer.decode.unknown.census import FieldCensus
-from stage_writer.shape.opening import Opens, census_of, opener_of
+from stage_writer.shape.opening import OpenMessage, census_of, opener_of
 
 FIRST = 20
 EVERY = 1_000
@@ -22,7 +22,7 @@ _LARGEST_BYTES = 64 * 2**10
 
 
 class DroppedFields:
-    def __init__(self, stream: Stream, json_of: Opens | None = None) -> None:
+    def __init__(self, stream: Stream, json_of: OpenMessage | None = None) -> None:
         """``json_of`` is the one of `stage_writer.shape.opening.opener_of`."""
         self.census = census_of(stream) if stream.record.unknown_fields is UnknownFields.IGNORE else None
         """None where nothing is sampled (rule 2)."""

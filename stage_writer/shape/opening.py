@@ -21,7 +21,7 @@ from stage_writer.decode.strict import document_of
 from stage_writer.decode.unknown.census import FieldCensus, paths_of
 from stage_writer.shape.jmespath.expressions import fields_of
 
-Opens = Callable[[bytes], bytes | None]
+OpenMessage = Callable[[bytes], bytes | None]
 
 
 def census_of(stream: Stream) -> FieldCensus | None:
@@ -41,7 +41,7 @@ def _touch(first: str, other: str) -> bool:
     return first == other or first.startswith(f"{other}.") or other.startswith(f"{first}.")
 
 
-def opener_of(stream: Stream, json_of: Opens | None = None) -> Opens:
+def opener_of(stream: Stream, json_of: OpenMessage | None = None) -> OpenMessage:
     """Returns the record's JSON in a message, or None if it has none.
 
     ``json_of`` opens messages of a format that only their schema does.

@@ -32,7 +32,7 @@ from stage_writer.decode.merged_batch import MergedBatch
 from stage_writer.decode.rejects import Reject
 from stage_writer.outbox.records import outgoing_table
 from stage_writer.parquet.buffer import StagedRows, TableFormat
-from stage_writer.ports import Restores, StateStore
+from stage_writer.ports import RestoreTask, StateStore
 from stage_writer.shape.kafka_columns import made_of
 from stage_writer.shape.outcome import dead_letters_of, kafka_columns_of
 from stage_writer.tasks.tables import OfTopology
@@ -93,7 +93,7 @@ class TaskConverter(OfTopology):
         self.is_closed = False
         self.wants_flush = False
 
-    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Restores:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> RestoreTask:
         """A new task: this one's partition is read again."""
         return self.parent.restores(partition, state, store)
 

@@ -24,7 +24,7 @@ from common.stage.state_files import StateFiles
 from stage_writer.decode.batch import Index, MessageBatch, Messages, header_lists
 from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.rejects import Reject
-from stage_writer.ports import Restores, StateStore
+from stage_writer.ports import RestoreTask, StateStore
 from stage_writer.stopping import NEVER_STOPPING, Stopping
 from stage_writer.tasks.keeping import Keeping
 from stage_writer.tasks.tables import decoders_of, formats_of, row_format
@@ -81,7 +81,7 @@ class StreamTasks(ABC):
         self._decoders = decoders_of(stream, topology, context.native_decoder)
 
     @abstractmethod
-    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Restores:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> RestoreTask:
         """A job that restores the task of a Kafka partition."""
 
     def decoded(self, messages: Messages) -> tuple[Input, list[Reject], Index]:

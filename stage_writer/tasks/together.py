@@ -45,7 +45,7 @@ def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[To
 
 
 class Together:
-    """A `stage_writer.ports.Converts` of the tasks of a stream."""
+    """A `stage_writer.ports.BatchConverter` of the tasks of a stream."""
 
     def __init__(self, parent: StreamTasks, tasks: Sequence[TaskConverter]) -> None:
         """``tasks`` are those of the batches to convert, one for each (rule 1)."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.tasks.topology import TopologyConverter
 
-    ConvertsTopology = TopologyConverter | ColumnsConverter
+    AnyTopologyConverter = TopologyConverter | ColumnsConverter
 
 
 def topology_converter(
@@ -35,7 +35,7 @@ def topology_converter(
     look_ups: LookUps | None,
     unsuitable_topics: Collection[str],
     stopping: Stopping,
-) -> ConvertsTopology:
+) -> AnyTopologyConverter:
     """The stream's converter; without ``metrics`` it is only checked. Raises ConfigError or a subclass."""
     topology = topology_of(stream)
     if topology.is_columns_only:

@@ -15,7 +15,7 @@ from common.stage.idle import StreamFact
 from common.stage.markers import MarkerName
 from common.stage.merged import topics_of
 from delta_loader.catalog.registering import Registering
-from delta_loader.load.ports import Ports, RefusalPorts, SendsRefused
+from delta_loader.load.ports import Ports, RefusalPorts, SendRefused
 from delta_loader.ports import ColumnAdder, DeltaTables, TableMaker, in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
@@ -71,7 +71,7 @@ def loader_for(
     clock: Clock | None = None,
     *,
     refusing: RefusalPorts | None = None,
-    sends_refused: SendsRefused | None = None,
+    sends_refused: SendRefused | None = None,
     columns: ColumnAdder | None = None,
     maker: TableMaker | None = None,
     registering: Registering | None = None,

@@ -7,7 +7,7 @@ from common.settings import Settings
 from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
 from common.tables.state import TableState
-from delta_loader.load.ports import RawRecord, RefusalPorts, SendsRefused
+from delta_loader.load.ports import RawRecord, RefusalPorts, SendRefused
 from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import CommitOutcome, Conflicted, DeadLetterRow, TableCommit, Target, Unknown
@@ -91,7 +91,7 @@ class RefusingTables(MemoryDeltaTables):
         }
         return [wanted[offset] for offset in sorted(wanted)][:most]
 
-    def run(self, settings: Settings | None = None, topic: SendsRefused | None = None) -> StreamReport:
+    def run(self, settings: Settings | None = None, topic: SendRefused | None = None) -> StreamReport:
         refusing = RefusalPorts(self, self.raw_records)
         (report,) = loader_for(self.staging, self, settings, refusing=refusing, sends_refused=topic).run_pass()
         return report

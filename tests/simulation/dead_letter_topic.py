@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from delta_loader.load.ports import SendsRefused
+from delta_loader.load.ports import SendRefused
 from delta_loader.load.refused_to_topic import RefusedToTopic
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.outbox.ports import Outlets
@@ -60,7 +60,7 @@ class DeadLetterTopic(RefusalPorts):
     def outlets(self, process: Process, store: SimulatedStore) -> Outlets:
         return outlets(self._coordinator, process, store, self.stream)
 
-    def sends_refused(self, tables: SimulatedTables, store: SimulatedStore) -> SendsRefused:
+    def sends_refused(self, tables: SimulatedTables, store: SimulatedStore) -> SendRefused:
         return RefusedToTopic({}, "writers", tables.dead_letters, self._coordinator.begin, store)
 
     def inject_faults(self) -> None:

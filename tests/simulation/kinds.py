@@ -15,7 +15,7 @@ from common.stage.chain_origins import BEGIN
 from common.stage.markers import Manifest, MarkerName, folder_of
 from common.stage.merged import chain_topic
 from common.stage.topic_owners import StageTopicOwners
-from delta_loader.load.ports import RefusalPorts, SendsRefused
+from delta_loader.load.ports import RefusalPorts, SendRefused
 from delta_loader.load.replace_ranges import Replacer
 from delta_loader.load.report import StreamReport
 from delta_loader.service import LoaderService
@@ -221,7 +221,7 @@ class Kind:
         del tables
         return None
 
-    def sends_refused(self, tables: SimulatedTables, store: SimulatedStore) -> SendsRefused | None:
+    def sends_refused(self, tables: SimulatedTables, store: SimulatedStore) -> SendRefused | None:
         del tables, store
         return None
 

@@ -64,7 +64,7 @@ class Coordinator:
             world.note(f"Kafka takes no transactions for {self.away_until_ms - world.now_ms} ms")
 
     def begin(self, place: DeliveryIdentity, step: Callable[[str], None]) -> SimulatedTransactions:
-        """A `common.kafka.delivering.StartsDelivery`."""
+        """A `common.kafka.delivering.StartDelivery`."""
         del step
         epoch = self.asked(f"begin {place.transactional_id}", lambda: self._next_epoch(place.transactional_id))
         known = self.asked(f"positions of {place.out_group}", lambda: self._positions(place.out_group))

@@ -27,7 +27,7 @@ from delta_loader.load.report import StreamReport
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
-from stage_writer.columns.finding import ColumnFinder, FindsColumns, columns_text
+from stage_writer.columns.finding import ColumnDiscovery, ColumnFinder, columns_text
 from stage_writer.columns.following import LOOK_AT_TABLES_S, CoveredSchemas, FollowedColumns, PendingConverter
 from stage_writer.columns.wiring import pending
 from stage_writer.decode.batch import MessageBatch
@@ -127,7 +127,7 @@ class World:
 
     def started(
         self,
-        finder: FindsColumns,
+        finder: ColumnDiscovery,
         make: Callable[[Stream, CoveredSchemas | None], Converter],
         known: Stream | None,
         partition: TopicPartition,

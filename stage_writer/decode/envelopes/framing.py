@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from common.errors import RegistryError, SchemaError
 from stage_writer.decode.batch import Mask, MessageBatch, Messages, in_place
 from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader, uuid_of
-from stage_writer.decode.decode import Decoded, Decodes
+from stage_writer.decode.decode import Decoded, MessageDecoder
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.rejects import ErrorClass, Reject
 
@@ -70,7 +70,7 @@ class SchemaTypes(Protocol):
     def schema_of(self, schema: SchemaKey) -> RegisteredSchema: ...
 
 
-class Covers(Protocol):
+class SchemaCoverage(Protocol):
     """The columns of a stream that follow the schemas of its records."""
 
     def waits(self, ids: Collection[SchemaKey]) -> Dependency | None:
@@ -93,7 +93,7 @@ class SchemaWait(Dependency):
 class OpeningDecoder:
     """Passes the messages' content to a JSON decoder."""
 
-    def __init__(self, inner: Decodes) -> None:
+    def __init__(self, inner: MessageDecoder) -> None:
         self.columns = inner.columns
         self._inner = inner
 
@@ -124,11 +124,11 @@ class FramedDecoder(OpeningDecoder):
 
     def __init__(
         self,
-        inner: Decodes,
+        inner: MessageDecoder,
         schemas: SchemaTypes,
         kind: str = JSON,
         make: MakeRecordReader | None = None,
-        covers: Covers | None = None,
+        covers: SchemaCoverage | None = None,
     ) -> None:
         """``kind`` is the type that schemas must have; ``make`` makes their readers. ``covers`` are the columns."""
         super().__init__(inner)
@@ -320,7 +320,7 @@ def _schema_in(header: bytes) -> tuple[SchemaKey, bytes]:
 class UnframedDecoder(OpeningDecoder):
     """Passes the messages on as JSON, by the reader of one schema."""
 
-    def __init__(self, inner: Decodes, reader: RecordReader) -> None:
+    def __init__(self, inner: MessageDecoder, reader: RecordReader) -> None:
         super().__init__(inner)
         self._reader = reader
 

@@ -22,7 +22,7 @@ from common.schema import Field, parse_ddl, to_arrow_type
 from common.settings.columns import CDC_COLUMN
 from common.settings.formats import forms_of
 from stage_writer.decode.batch import Index, Messages
-from stage_writer.decode.decode import Decoded, Decoder, Decodes
+from stage_writer.decode.decode import Decoded, Decoder, MessageDecoder
 from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.envelopes.canal import Canal
 from stage_writer.decode.envelopes.dms import Dms
@@ -49,7 +49,7 @@ class EnvelopeOpener:
 class RowChangeDecoder:
     """Decodes the rows' images with a decoder, and adds `_cdc`. Not thread-safe."""
 
-    def __init__(self, inner: Decodes, opener: Opener, old_keys: OldKeys | None = None) -> None:
+    def __init__(self, inner: MessageDecoder, opener: Opener, old_keys: OldKeys | None = None) -> None:
         """With ``old_keys`` updates that change the key delete the old one (rule 4)."""
         self._inner = inner
         self._opener = opener

@@ -29,7 +29,7 @@ from common.tables.commit_metadata import CommitMetadata
 from common.tables.history import LoggedCommit
 from common.tables.state import TableState
 from common.tables.transactions import TxnIds
-from delta_loader.load.replace_ranges import Replacements, SendsReplayed
+from delta_loader.load.replace_ranges import Replacements, SendReplayed
 from delta_loader.load.replace_steps import (
     Request,
     RequestStep,
@@ -145,7 +145,7 @@ class World:
         self.store = self.staging.store(self.staging.stage_url)
         self.metrics = Metrics()
         self.columns: Books | None = self.books
-        self.sends: SendsReplayed = lambda _stream, _request: 0
+        self.sends: SendReplayed = lambda _stream, _request: 0
 
     def route_to(self, *names: str, **more: object) -> None:
         (stream,) = routed_settings_for(self.staging, names).streams
