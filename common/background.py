@@ -42,14 +42,14 @@ class BackgroundLoop:
         step: Callable[[], float],
         log: FilteringBoundLogger,
         *,
-        after_a_bug_s: float,
+        retry_after_bug_s: float,
         finish: Callable[[], None] = lambda: None,
     ) -> None:
         """Starts at once. ``step`` returns the seconds until its next call; ``finish`` is called after the last one."""
         self._name = name
         self._step = step
         self._log = log
-        self._after_a_bug_s = after_a_bug_s
+        self._retry_after_bug_s = retry_after_bug_s
         self._finish = finish
         self._wake = threading.Event()
         self._closing = False
@@ -71,7 +71,7 @@ class BackgroundLoop:
                 seconds = self._step()
             except Exception:  # noqa: BLE001 - a bug there must not end the loop in silence
                 self._log.exception("unexpected exception", part=self._name)
-                seconds = self._after_a_bug_s
+                seconds = self._retry_after_bug_s
             self._wake.wait(seconds)
             self._wake.clear()
         self._finish()

@@ -44,7 +44,7 @@ class StoredAs:
         return no_info_after_validator_function(self.read, form, serialization=written)
 
 
-def lean(*names: str) -> Any:  # noqa: ANN401 - a decorated method, of which pydantic has no type
+def omit_defaults(*names: str) -> Any:  # noqa: ANN401 - a decorated method, of which pydantic has no type
     """The method of a dataclass that leaves these fields out where they have their defaults, so they cost no bytes.
 
     Without names, all fields that have one.

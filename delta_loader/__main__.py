@@ -70,7 +70,7 @@ from delta_loader.web.serving import LoaderServing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LOOK_AT_OTHERS_EVERY_S = 30.0
+_INSPECT_OTHERS_EVERY_S = 30.0
 """How often a stream that another loader loads is inspected."""
 _CHECKS_EVERY_S = 15.0
 _CLEAN_UP_LOOK_EVERY_S = 30.0
@@ -274,7 +274,7 @@ def _readiness_check(
     return ReadinessCheck(
         [stream.app_id for stream in settings.streams],
         scan=lambda: [*preflight_of(settings, parallel).checks(), *catalog_checks(settings, spark)],
-        look_at=lambda app_id: [
+        check_stream=lambda app_id: [
             *preflight_of(settings, parallel).stream_checks(app_id),
             *catalog_checks(settings, spark, app_id),
         ],
@@ -339,7 +339,7 @@ def _run(loader: Loader, stopped: Event) -> None:
         elsewhere = loader.loaded_elsewhere | (here & loader.paused.pauses.keys())
         if elsewhere and time.monotonic() >= check_at_s:
             loader.service.inspect(elsewhere)
-            check_at_s = time.monotonic() + _LOOK_AT_OTHERS_EVERY_S
+            check_at_s = time.monotonic() + _INSPECT_OTHERS_EVERY_S
         if not here:
             loader.trigger.give_up()
         due_load = loader.trigger.next(datetime.now(UTC), paused=loader.pausing.is_on) if here else None
@@ -348,7 +348,7 @@ def _run(loader: Loader, stopped: Event) -> None:
             (stopped.wait if loader.control is None else loader.control.wait)(_POLL_S)
             continue
         with loader.loading():
-            reports = loader.service.run_pass(stop, due_load.app_ids, hurries=loader.trigger.hurries)
+            reports = loader.service.run_pass(stop, due_load.app_ids, another_is_due=loader.trigger.another_is_due)
         loader.trigger.ended(due_load, reports, datetime.now(UTC), cut_short=stop())
 
 

@@ -89,12 +89,12 @@ class StreamWork(Protocol):
         """A value that changes when a running stream makes progress; called from any thread."""
 
 
-Hurries = Callable[[frozenset[str]], bool]
+AnotherIsDue = Callable[[frozenset[str]], bool]
 """Called while a pass waits for these unfinished streams: whether another pass is due for a stream other than these."""
 
 
 def never(_unfinished: frozenset[str], /) -> bool:
-    """`Hurries` for a pass that is never interrupted."""
+    """`AnotherIsDue` for a pass that is never interrupted."""
     return False
 
 
@@ -102,12 +102,18 @@ class StreamRunner(Protocol):
     """Gives streams their turns, one after the other or several at a time."""
 
     def __call__(
-        self, work: StreamWork, app_ids: Sequence[str], /, *, to_the_end: bool = False, hurries: Hurries = never
+        self,
+        work: StreamWork,
+        app_ids: Sequence[str],
+        /,
+        *,
+        to_the_end: bool = False,
+        another_is_due: AnotherIsDue = never,
     ) -> frozenset[str]:
         """Run each stream's turn; a stream already in a turn gets another one after it. Returns all still running.
 
-        With ``to_the_end`` none of ``app_ids`` is left running. ``hurries`` is polled, and ends the wait, not the
-        turns.
+        With ``to_the_end`` none of ``app_ids`` is left running. ``another_is_due`` is polled, and ends the wait, not
+        the turns.
         """
 
 
@@ -117,7 +123,7 @@ def run_in_order(
     /,
     *,
     to_the_end: bool = False,  # noqa: ARG001 - it always is
-    hurries: Hurries = never,  # noqa: ARG001 - the same
+    another_is_due: AnotherIsDue = never,  # noqa: ARG001 - the same
 ) -> frozenset[str]:
     """`StreamRunner` without threads, in order."""
     for app_id in app_ids:

@@ -32,7 +32,7 @@ from delta_loader.load.rollback import ExaminedTables
 from delta_loader.load.stream_load import StreamLoad
 from delta_loader.load.unfinished import UnfinishedStreams
 from delta_loader.plan.held import FOUND_BY_LOADS
-from delta_loader.ports import Hurries, never
+from delta_loader.ports import AnotherIsDue, never
 from delta_loader.tables.valid_through import moment_text
 
 if TYPE_CHECKING:
@@ -103,13 +103,13 @@ class LoaderService:
         app_ids: Collection[str] | None = None,
         *,
         to_the_end: bool = False,
-        hurries: Hurries = never,
+        another_is_due: AnotherIsDue = never,
     ) -> list[StreamReport]:
         """Load everything that is loadable now and not another loader's, or only some streams.
 
         Returns the reports of streams that have ended since. ``stop`` is checked between commits; a commit in progress
-        is finished. With ``to_the_end`` no stream is left running. ``hurries`` says when another pass is due, and this
-        one then does not wait for all of its streams.
+        is finished. With ``to_the_end`` no stream is left running. ``another_is_due`` says when another pass is due:
+        this one then does not wait for all of its streams.
         """
         started_s = self._ports.clock.monotonic_s()
         self._passing = True
@@ -117,7 +117,7 @@ class LoaderService:
         work = _StreamWork(self._load, stop, self.unfinished)
         among = self._streams if app_ids is None else app_ids
         wanted = tuple(app_id for app_id in self._streams if app_id in among and self._ports.may_load(app_id))
-        unfinished = self._ports.run_streams(work, wanted, to_the_end=to_the_end, hurries=hurries)
+        unfinished = self._ports.run_streams(work, wanted, to_the_end=to_the_end, another_is_due=another_is_due)
         reports = [report for report in self._ended(unfinished) if not report.is_refresh]
         self._passes += 1
         self._ports.metrics.set(catalogue.LOADER_LOADING, 0)
@@ -158,7 +158,7 @@ class LoaderService:
         wanted = tuple(app_id for app_id in self._streams if app_id in app_ids and app_id not in self.unfinished)
         if wanted:
             work = _StreamWork(self._inspect, lambda: False, self.unfinished)
-            self._ports.run_streams(work, wanted, hurries=lambda _unfinished: True)
+            self._ports.run_streams(work, wanted, another_is_due=lambda _unfinished: True)
 
     def _inspect(self, app_id: str, _stop: Callable[[], bool]) -> None:
         report = self.unfinished.begin(app_id)

@@ -41,7 +41,7 @@ from stage_writer.chains import StagedChains
 from stage_writer.checked_topics import require_written, topic_lines, topics_continue
 from stage_writer.columns.following import PendingConverter
 from stage_writer.columns.wiring import ColumnsOfStreams
-from stage_writer.converters import Passes, converters_of, plain_converter, with_topologies
+from stage_writer.converters import ConverterParts, converters_of, plain_converter, with_topologies
 from stage_writer.fetch.rights import require_rights
 from stage_writer.fetch.schema_registry import schemas_of
 from stage_writer.loop import StageWriter
@@ -54,7 +54,7 @@ from stage_writer.replay.records import (
     Replay,
     Replayed,
     ReplayKafka,
-    chains_of_letters,
+    chains_of_dead_letters,
     replay_selection,
     replayable,
     require_first_chain,
@@ -313,7 +313,7 @@ def _replay_dead_letters(settings: Settings, dead_letters: DeadLetterExport, *, 
         parts = [
             (replayable(settings, chain), chain, part)
             for app_id, part in by_stream.items()
-            for chain in chains_of_letters(settings, app_id, part.topics())
+            for chain in chains_of_dead_letters(settings, app_id, part.topics())
         ]
     except UsageError as error:
         if len(by_stream) == 1:
@@ -347,7 +347,7 @@ def _converter_now(settings: Settings, stream: Stream, *, yes: bool) -> RecordCo
     settings = columns.required(stream.app_id)
     stream = next(current for current in settings.streams if current.app_id == stream.app_id)
     reader = find_reader(settings.writer.native)
-    passes = Passes(reader.make, reader.make_avro, columns.read_file)
+    passes = ConverterParts(reader.make, reader.make_avro, columns.read_file)
     converter = plain_converter(settings, passes, stream, preview=not yes)
     store = stage_store(settings)
     by_route = stream.gains_by_table

@@ -36,7 +36,6 @@ from common.stage.markers import TableKind
 from common.tables.changes import MergeBy, table_columns
 from common.tables.clustering import INSTEAD, can_partition, clustering_problem
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
-from stage_writer.choice import RecordChoice
 from stage_writer.decode.batch import MessageBatch, Messages
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
@@ -45,6 +44,7 @@ from stage_writer.decode.unknown.evolving import Additions, usable
 from stage_writer.decode.unknown.offers import Offers
 from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of, keys_decoder_of
 from stage_writer.parquet.buffer import StagedRows, TableFormat
+from stage_writer.record_choice import RecordChoice
 from stage_writer.shape.changes.elements import Elements
 from stage_writer.shape.changes.events import Events, deletes_by_tombstones
 from stage_writer.shape.changes.operation import ChangeTime, Operation
@@ -58,7 +58,7 @@ from stage_writer.shape.opening import OpenMessage
 from stage_writer.shape.outcome import Outcome, Part, index_of, staged_of
 from stage_writer.shape.route import AppearingRoutes, Router, Routing, ToAllTables, parted, routing_of
 from stage_writer.shape.rows import Rows, Step
-from stage_writer.shape.slicing import ExplodeLimits, Slice, WithoutTasks, sliced, until_stops
+from stage_writer.shape.slicing import ExplodeLimits, Slice, StatelessConverter, sliced, until_stops
 
 _NOTHING = np.zeros(0, np.int64)
 
@@ -136,7 +136,7 @@ class RecordPipeline:
         return rows.with_table(rows.table.cast(self._arrow_schema))
 
 
-class StreamConverter(WithoutTasks):
+class StreamConverter(StatelessConverter):
     """The conversion of one stream. Raises SchemaError and ExpressionError for an invalid stream."""
 
     def __init__(

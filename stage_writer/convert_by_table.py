@@ -42,7 +42,6 @@ from common.settings.own_columns import (
     part_of,
     route_of,
 )
-from stage_writer.choice import ROW_NUMBER, RecordChoice
 from stage_writer.convert import dead_letters_format, require_can_partition, rows_format, to_route
 from stage_writer.decode.batch import Index, Mask, MessageBatch, Messages
 from stage_writer.decode.dependency import Dependency
@@ -50,16 +49,17 @@ from stage_writer.decode.envelopes.framing import FramedDecoder, without_frames
 from stage_writer.decode.rejects import Reject
 from stage_writer.layers import NO_INPUTS, RecordInputs, keys_decoder_of
 from stage_writer.parquet.buffer import TableFormat
+from stage_writer.record_choice import ROW_NUMBER, RecordChoice
 from stage_writer.shape.changes.key_names import EventKeyNames, names_in
 from stage_writer.shape.explode import Exploder, runs
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import OWN, AppearingRoutes, parted
 from stage_writer.shape.rows import Destinations, Rows
-from stage_writer.shape.slicing import ExplodeLimits, Staged, WithoutTasks, too_far
+from stage_writer.shape.slicing import ExplodeLimits, Staged, StatelessConverter, explodes_too_far
 from stage_writer.table_group import KEYS_READ, Begun, Converted, TableGroup
 
 
-class TablesConverter(WithoutTasks):
+class TablesConverter(StatelessConverter):
     """A `stage_writer.ports.Converter`. Raises SchemaError and ExpressionError for an invalid stream."""
 
     def __init__(
@@ -173,7 +173,7 @@ class TablesConverter(WithoutTasks):
             return
         size = int(sizes[0])
         if size > limits.record_bytes:
-            refused = replace(parts.chosen, rejects=(too_far(0, size, limits.record_bytes),))
+            refused = replace(parts.chosen, rejects=(explodes_too_far(0, size, limits.record_bytes),))
             yield self._staged(replace(parts, chosen=refused, made=[]))
             return
         pieces = [each.with_piece(piece) for each in exploding for piece in each.pieces(limits.slice_bytes)]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def record_inputs(
-    stream: Stream, passes: Passes, schemas: SchemaRegistry | None = None, covers: SchemaCoverage | None = None
+    stream: Stream, passes: ConverterParts, schemas: SchemaRegistry | None = None, covers: SchemaCoverage | None = None
 ) -> RecordInputs:
     """Raises ConfigError for a file that cannot be read, and for a package that is not installed."""
     require_packages(stream)
@@ -40,7 +40,7 @@ def record_inputs(
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
+class ConverterParts:
     """The common parts of all converters: the decoders of the native library, or those without one."""
 
     json: MakeNativeDecoder = no_native_decoder
@@ -49,12 +49,12 @@ class Passes:
     """Reads a stream's `schema_file`."""
 
 
-PYTHON_PASSES = Passes()
+PYTHON_PASSES = ConverterParts()
 
 
 def plain_converter(
     settings: Settings,
-    passes: Passes,
+    passes: ConverterParts,
     stream: Stream,
     covers: SchemaCoverage | None = None,
     *,
@@ -73,7 +73,7 @@ def plain_converter(
 
 def converters_of(
     settings: Settings,
-    passes: Passes = PYTHON_PASSES,
+    passes: ConverterParts = PYTHON_PASSES,
     metrics: Metrics | None = None,
     look_ups: LookUps | None = None,
     unsuitable_topics: Collection[str] = frozenset(),

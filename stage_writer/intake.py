@@ -118,7 +118,7 @@ class Intake:
         began_s = self._clock.monotonic_s()
         converted = next(slices, None)
         if converted is not None:
-            self._telemetry.took(sum(len(batch) for batch, _ in converted), self._clock.monotonic_s() - began_s)
+            self._telemetry.converted_in(sum(len(batch) for batch, _ in converted), self._clock.monotonic_s() - began_s)
         return converted
 
     def _buffer(
@@ -169,6 +169,6 @@ def _by_converter(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tup
         else:
             of_tasks[converter] = batches
     if of_tasks:
-        from stage_writer.tasks.together import together  # noqa: PLC0415
+        from stage_writer.tasks.joint_converter import joint_converters  # noqa: PLC0415
 
-        yield from together(of_tasks)
+        yield from joint_converters(of_tasks)

@@ -63,7 +63,7 @@ class WriterTelemetry:
         self.dropped: dict[str, DroppedFields] = {}
         """By stream."""
 
-    def took(self, records: int, seconds: float) -> None:
+    def converted_in(self, records: int, seconds: float) -> None:
         self._metrics.observe(catalogue.WRITER_BATCH_RECORDS, records)
         self._metrics.observe(catalogue.WRITER_CONVERT_SECONDS, seconds)
 

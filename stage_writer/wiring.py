@@ -28,7 +28,7 @@ from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import prove_exclusive_create
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH, Changelog, TopicWatch
 from stage_writer.columns.wiring import ColumnsOfStreams
-from stage_writer.converters import Passes, converters_of, plain_converter, with_topologies
+from stage_writer.converters import ConverterParts, converters_of, plain_converter, with_topologies
 from stage_writer.fetch.consumer_properties import session_s
 from stage_writer.fetch.kafka import KafkaSource
 from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
@@ -83,7 +83,7 @@ def wired_writer(settings: Settings, clock: Clock, log: FilteringBoundLogger, me
     stopping = Stopping(clock.monotonic_s, settings.writer.revoke_timeout_s)
     columns = ColumnsOfStreams(settings, clock)
     settings = columns.known()
-    passes = Passes(reader.make, reader.make_avro, columns.read_file)
+    passes = ConverterParts(reader.make, reader.make_avro, columns.read_file)
     converters = converters_of(settings, passes, metrics, look_ups, unsuitable_topics, stopping=stopping)
     store = open_stage(settings)
     workers = ThreadWorkers(settings.writer.upload_threads)

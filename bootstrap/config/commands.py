@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 import yaml
 
-from bootstrap.config.asking import sample_of, topics_of
 from bootstrap.config.draft import Answers, draft
+from bootstrap.config.kafka_topics import sample_of, topics_of
 from common.cli import ConfigArgument, JsonOption, examples, new_group, settings_from, write
 from common.errors import UsageError
 from common.settings.json_schema import settings_schema

@@ -177,14 +177,14 @@ def _partitioning(
     column = next(name for name in ("date", "event_date", "kafka_date") if columns_inferred.columns.field(name) is None)
     source, what = "kafka.timestamp", "the day on which Kafka received the record"
     if times:
-        path = min((path for path, _ in times), key=_how_unlike)
+        path = min((path for path, _ in times), key=_distance)
         # Quoted: a name may be a keyword of SQL.
         source = ".".join('"' + name.replace('"', '""') + '"' for name in path)
         what = f"the day of {'.'.join(path)}"
     return {column: f"CAST({source} AS DATE)"}, [column], f"{what}; for a small table, remove derive and partition_by"
 
 
-def _how_unlike(path: tuple[str, ...]) -> tuple[int, int]:
+def _distance(path: tuple[str, ...]) -> tuple[int, int]:
     name = path[-1].casefold()
     return (_NAMES.index(name) if name in _NAMES else len(_NAMES), len(path))
 

@@ -119,7 +119,7 @@ class EndWatch:
         self._log = log
         self._answers = True
         # a bug here may cost figures and nothing else
-        self._loop = BackgroundLoop("kafka-ends", self._step, log, after_a_bug_s=EVERY_S)
+        self._loop = BackgroundLoop("kafka-ends", self._step, log, retry_after_bug_s=EVERY_S)
 
     def close(self) -> None:
         """Stop; does not wait for a request in progress."""

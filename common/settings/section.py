@@ -32,7 +32,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+    def _refuse_booleans(cls, value: object, info: ValidationInfo) -> object:
         """Refuse true (also YAML's yes and on) for a count, which pydantic takes for 1."""
         field = cls.model_fields[info.field_name or ""]
         if isinstance(value, bool) and field.annotation in {int, int | None}:

@@ -20,9 +20,9 @@ from typing import ClassVar
 
 from common.ports import ObjectStore
 from common.settings import Settings, Stream
-from common.settings.appearing import with_routes
+from common.settings.added_routes import with_routes
 from common.stage.versions import Versioned, versions_folder
-from common.stored_types import lean
+from common.stored_types import omit_defaults
 
 ROUTES = "routes"
 
@@ -38,7 +38,7 @@ class AppearedRoutes(Versioned):
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By route: the key columns of a table that has keys of its own, as its first event named them."""
 
-    _without_empty = lean("keys")
+    _without_empty = omit_defaults("keys")
 
     def with_more(
         self, wanted: Iterable[str], limit: int, keys: Mapping[str, tuple[str, ...]] = MappingProxyType({})

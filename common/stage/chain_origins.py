@@ -46,7 +46,7 @@ from common.stage.outboxes import require_own_outboxes
 from common.stage.paths import ChainPaths
 from common.stage.state_files import EMPTY_STATE, StateFiles, require_own_state
 from common.stage.stored import Count, StoredOffset, reading, require_known_version
-from common.stored_types import lean
+from common.stored_types import omit_defaults
 
 BEGIN = "begin"
 _SUPERSEDED = 3
@@ -142,7 +142,7 @@ class _StoredOrigin:
     staged_from: StoredOffset | None = None
     loaded_before: StoredOffset | None = None
 
-    _without_empty = lean("inputs", "outboxes", "state", "staged_from", "loaded_before")
+    _without_empty = omit_defaults("inputs", "outboxes", "state", "staged_from", "loaded_before")
 
 
 _FORM = TypeAdapter(_StoredOrigin)

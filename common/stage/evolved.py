@@ -23,7 +23,7 @@ from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, additions, extended
 from common.stage.stored import StoredSchema
 from common.stage.versions import Versioned, versions_folder
-from common.stored_types import lean
+from common.stored_types import omit_defaults
 
 SCHEMA = "schema"
 
@@ -55,7 +55,7 @@ class Evolved(Versioned):
     continues: int = 0
     """The version of the columns with, or without, a route of which this one has what the tables have."""
 
-    _without_empty = lean("by_route", "continues")
+    _without_empty = omit_defaults("by_route", "continues")
 
     @property
     def folder(self) -> str:

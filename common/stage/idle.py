@@ -23,7 +23,7 @@ from typing import Annotated
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import escape, shortened
 from common.stage.stored import Count, StoredPosition, read_object
-from common.stored_types import StoredForm, lean, with_partition
+from common.stored_types import StoredForm, omit_defaults, with_partition
 
 IDLE = "idle"
 MAX_PARTITION = 2**31 - 1
@@ -100,7 +100,7 @@ class WriterFacts:
     streams: tuple[StreamFact, ...] = ()
     held: tuple[Annotated[HeldFact, with_partition(HeldFact, "partition")], ...] = ()
 
-    _without_held = lean("held")
+    _without_held = omit_defaults("held")
 
 
 def holds_of_running_writers(reports: Sequence[tuple[int, WriterFacts]]) -> dict[TopicPartition, HeldFact]:

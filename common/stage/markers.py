@@ -68,7 +68,7 @@ from common.stage.paths import ChainPaths
 from common.stage.state_files import MarkedState, StoredState, require_own_state
 from common.stage.stored import Count, NotEmpty, StoredOffset, StoredPosition, reading, require_known_version
 from common.stage.undeclared import UndeclaredFields
-from common.stored_types import lean, same_fields
+from common.stored_types import omit_defaults, same_fields
 from common.tables.changes import MergeBy
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class StagedTable:
     place: IdentityColumns | None = None
     """Columns of the files that the table does not have, with each row's record identity (rule 11)."""
 
-    _without_empty = lean("merge", "place")
+    _without_empty = omit_defaults("merge", "place")
 
     @property
     def rows(self) -> int:
@@ -335,7 +335,7 @@ class _StoredManifest:
     offered_by_route: str | None = None
     previous_digest: str | None = None
 
-    _without_empty = lean(
+    _without_empty = omit_defaults(
         "inputs",
         "state",
         "outboxes",

@@ -26,7 +26,7 @@ from common.errors import MarkerError
 from common.remedies import repair
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.stored import Count, NotEmpty, StoredOffset
-from common.stored_types import lean
+from common.stored_types import omit_defaults
 
 AND = "+"
 OF = "@"
@@ -181,7 +181,7 @@ class StoredInput:
     end: StoredOffset
     start: StoredOffset | None = None
 
-    _without_empty = lean("start")
+    _without_empty = omit_defaults("start")
 
 
 def inputs_to_stored(position: Position, start: Position | None = None) -> tuple[StoredInput, ...]:

@@ -61,7 +61,7 @@ class PausedStreams:
                 if pause_path(self._part, app_id) in listed:
                     pause = known.get(app_id) or pause_of(self._store, self._part, app_id)
                     pauses |= {} if pause is None else {app_id: pause}
-            self._become(pauses)
+            self._set_pauses(pauses)
 
     def run(self) -> None:
         """Like `refresh`, as a job: where the stage is away, it is logged."""
@@ -74,7 +74,7 @@ class PausedStreams:
         with self._lock:
             made = pause(self._store, Pause(app_id, self._part, self._clock.wall_ms(), by))
             if self._pauses is not None:  # until they are read, those of other streams are unknown
-                self._become({**self._pauses, app_id: made})
+                self._set_pauses({**self._pauses, app_id: made})
             return made
 
     def resume(self, app_id: str) -> bool:
@@ -82,7 +82,7 @@ class PausedStreams:
         with self._lock:
             was_paused = resume(self._store, self._part, app_id)
             if self._pauses is not None:
-                self._become(
+                self._set_pauses(
                     {paused_id: stream_pause for paused_id, stream_pause in self._pauses.items() if paused_id != app_id}
                 )
             return was_paused
@@ -98,7 +98,7 @@ class PausedStreams:
         """A line for each pause, for the health page."""
         return tuple(f"{app_id}: {pause.text} → {pause.remedy}" for app_id, pause in sorted(self.pauses.items()))
 
-    def _become(self, pauses: Mapping[str, Pause]) -> None:
+    def _set_pauses(self, pauses: Mapping[str, Pause]) -> None:
         before, self._pauses = self._pauses, pauses
         for app_id in pauses.keys() - (before or {}).keys():
             self._log.warning("stream paused", app_id=app_id, part=self._part.value, by=pauses[app_id].by)

@@ -20,7 +20,7 @@ from pydantic import Field, TypeAdapter
 
 from common.errors import UsageError
 from common.remedies import CONFIG, quoted
-from common.stored_types import StoredForm, StoredPositions, lean
+from common.stored_types import StoredForm, StoredPositions, omit_defaults
 from common.tables.commit_metadata import Decision, StoredGenerations, not_first
 
 ACCEPT = "accept"
@@ -43,7 +43,7 @@ class Resolution:
     generations: StoredGenerations = field(default_factory=dict)
     """The generations of the positions' chains; 0 if missing."""
 
-    _without_defaults = lean()
+    _without_defaults = omit_defaults()
 
     @property
     def path(self) -> str:

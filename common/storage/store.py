@@ -257,7 +257,7 @@ class FsspecStore:
             if (wrong := _wrong_option(error, self._fs)) is not None:
                 raise wrong from error
             msg = f"cannot {verb} {self.url}/{path}: {type(error).__name__}: {error}"
-            kind = StoreRefusedError if _is_a_no(error) else StoreError
+            kind = StoreRefusedError if _is_permanent(error) else StoreError
             raise kind(msg, _remedy(error)) from error
 
 
@@ -373,7 +373,7 @@ def _wrong_option(error: Exception, client: object) -> StoreRefusedError | None:
     return None
 
 
-def _is_a_no(error: Exception) -> bool:
+def _is_permanent(error: Exception) -> bool:
     """Whether an error is permanent: no bucket, no credentials or refused ones, or a name that no disk takes."""
     if isinstance(error, FileNotFoundError | NotADirectoryError) or type(error).__name__ in _NO_CREDENTIALS:
         return True

@@ -24,7 +24,7 @@ from annotated_types import MinLen
 from common.schema.ddl import backticks
 from common.schema.types import Field, Primitive, StructType
 from common.stage.identity_columns import IdentityColumns, identity_fields
-from common.stored_types import lean
+from common.stored_types import omit_defaults
 
 RESERVED = "_merge_"
 """The reserved prefix for columns of a merge stream."""
@@ -74,7 +74,7 @@ class MergeBy:
     element: tuple[tuple[str, ...], ...] = ()
     """The steps to the last ``keys``, which are an exploded element's; empty where records are not exploded."""
 
-    _without_empty = lean("row", "event_columns", "truncate", "history", "element")
+    _without_empty = omit_defaults("row", "event_columns", "truncate", "history", "element")
 
     @property
     def record(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from pydantic_core import to_json
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import TableKind
-from common.stored_types import StoredAs, StoredForm, StoredPositions, StoredSpan, lean, stored_by_topic
+from common.stored_types import StoredAs, StoredForm, StoredPositions, StoredSpan, omit_defaults, stored_by_topic
 from common.tables.changes import MergedBy
 from common.tables.counts import Counts, Replaced
 
@@ -93,7 +93,7 @@ class CommitMetadata:
     other_tables: Mapping[str, TableKind] = field(default_factory=dict)
     """The other tables that have rows or dead letters of its spans, by URL (rule 6)."""
 
-    _without_defaults = lean()
+    _without_defaults = omit_defaults()
 
     @property
     def moves_positions(self) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from common.spans import Position, Span
 from common.stage.markers import Marker, Origin, TableKind
-from common.stored_types import StoredSpan, lean
+from common.stored_types import StoredSpan, omit_defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Counts:
     here: int | None = None
     """How many of the rows went into the very table of the commit; None for all of them (rule 4)."""
 
-    _without_empty = lean("here")
+    _without_empty = omit_defaults("here")
 
     @property
     def records_with_rows(self) -> int:

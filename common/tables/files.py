@@ -27,7 +27,7 @@ _CHUNK_BYTES = 8 * 2**20
 _ROWS = 50_000
 
 
-def spoken_of(store: ObjectStore) -> Iterator[set[str]]:
+def referenced_files(store: ObjectStore) -> Iterator[set[str]]:
     """The names of the files that the table at the store's root refers to, in batches, some more than once.
 
     Nothing when there is no table. Raises TableError and StoreError.

@@ -234,7 +234,7 @@ def turning_points(history: Iterable[LoggedCommit], after: int) -> tuple[LoggedC
 
 
 @dataclass(frozen=True, slots=True)
-class OwnPast:
+class OwnHistory:
     """The stream's past according to the log, regardless of its txn actions."""
 
     positions: Mapping[Generation, Position]
@@ -262,9 +262,9 @@ class OwnPast:
         return _is_older(first_ms, self.oldest)
 
 
-def own_past(
+def own_history(
     history: Iterable[LoggedCommit], app_id: str, wanted: Iterable[Generation] = (), since_ms: int | None = None
-) -> OwnPast:
+) -> OwnHistory:
     """The own commits, newest first, as far down as ``wanted`` and rules 6 and 7 require.
 
     Nothing staged before ``since_ms`` is needed: older commits cannot have loaded what the stage has. The same records
@@ -294,7 +294,7 @@ def own_past(
         is_old = since_ms is not None and number >= MOST_COMMITS and not _is_older(since_ms, commit)
         if named or is_old or number >= FARTHEST:
             break
-    return OwnPast(positions, last, newest, first, oldest, names_all)
+    return OwnHistory(positions, last, newest, first, oldest, names_all)
 
 
 def unknown_since(history: Iterable[LoggedCommit], app_id: str) -> LoggedCommit | None:
@@ -355,7 +355,7 @@ def _younger_from_ms(commit: LoggedCommit) -> int | None:
 
 
 def without_txn(
-    past: OwnPast,
+    past: OwnHistory,
     unplaced: Iterable[TopicPartition],
     without_origin: Iterable[TopicPartition],
     generations: Mapping[TopicPartition, int],
@@ -390,7 +390,7 @@ def without_txn(
     return tuple(rollbacks)
 
 
-def _named_at(chain: Generation, past: OwnPast) -> LoggedCommit:
+def _named_at(chain: Generation, past: OwnHistory) -> LoggedCommit:
     """A stand-in for the commit that loaded a chain, where that one is too old to be read: the same at each read."""
     return LoggedCommit(int(past.positions[chain]))
 

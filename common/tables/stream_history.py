@@ -13,7 +13,7 @@ from common.stage.marker_contents import partitions_of_other_topics
 from common.stage.markers import Marker
 from common.tables.history import LoggedCommit, ReadOnce, read_history, store_lines
 from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
-from common.tables.rollback import Rollback, find_rollback, own_past, unknown_positions, unknown_since, without_txn
+from common.tables.rollback import Rollback, find_rollback, own_history, unknown_positions, unknown_since, without_txn
 from common.tables.state import TableState
 from common.tables.transactions import TxnIds
 
@@ -51,7 +51,7 @@ class StreamHistory:
     ) -> tuple[Rollback, ...]:
         """Why Kafka partitions that are staged have no txn action."""
         chains = list(unplaced)
-        past = own_past(
+        past = own_history(
             self.commits, self._app_id, [(partition, generations.get(partition, 0)) for partition in chains]
         )
         return without_txn(past, chains, without_origin, generations, first_ms)

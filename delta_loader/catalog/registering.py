@@ -49,7 +49,7 @@ class Registering:
         self._catalog = catalog
         self._right: set[tuple[str, str]] = set()
 
-    def see_to(self, stream: Stream, url: str, *, exists: bool) -> bool:
+    def register_table(self, stream: Stream, url: str, *, exists: bool) -> bool:
         """Register one of a stream's tables if necessary; returns whether it did. Raises TableError, ConfigError.
 
         ``exists`` says whether a Delta table exists at its URL by now.

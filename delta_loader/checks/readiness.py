@@ -32,15 +32,15 @@ class ReadinessCheck:
         app_ids: Sequence[str],
         *,
         scan: Callable[[], Sequence[Check]],
-        look_at: Callable[[str], Sequence[Check]],
+        check_stream: Callable[[str], Sequence[Check]],
         prove: Callable[[], None],
         log: FilteringBoundLogger,
         metrics: Metrics,
     ) -> None:
-        """``scan`` checks everything, ``look_at`` one stream; ``prove`` raises StoreError where loading is not safe."""
+        """``scan`` checks everything, ``check_stream`` one stream; ``prove`` raises StoreError if loading is unsafe."""
         self._app_ids = app_ids
         self._check_all = scan
-        self._check_stream = look_at
+        self._check_stream = check_stream
         self._prove = prove
         self._log = log
         self._metrics = metrics

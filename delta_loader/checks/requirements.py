@@ -87,12 +87,12 @@ def _columns(stream: Stream, state: TableState, url: str, load_mode: LoadMode) -
     by = merge_by_of(stream)
     columns = columns if by is None else columns.with_fields(made_fields(columns, by))
     casting = stream.evolution is not Evolution.STRICT
-    schema = _with_benefit(state.schema, columns) if stream.record.evolves or casting else state.schema
+    schema = _assuming_evolution(state.schema, columns) if stream.record.evolves or casting else state.schema
     if through_spark(load_mode):
-        columns = _with_what_is_made(stream, columns, schema)
+        columns = _with_added_columns(stream, columns, schema)
     table = TableShape(schema, state.partition_by)
     declared = TableShape(schema_to_json(columns), stream.layout.partition_by, by)
-    problems, lacking = differences(table, declared, load_mode, casting=casting), _not_made(stream, schema)
+    problems, lacking = differences(table, declared, load_mode, casting=casting), _missing_added_columns(stream, schema)
     if problems or lacking:
         all_of_them = "; ".join((*problems, *lacking))
         remedy = remedy_for(
@@ -142,7 +142,7 @@ def _elements(stream: Stream) -> Iterator[Check]:
         yield Check("merge", Level.OK, text, app_id=stream.app_id)
 
 
-def _not_made(stream: Stream, schema: str) -> tuple[str, ...]:
+def _missing_added_columns(stream: Stream, schema: str) -> tuple[str, ...]:
     """Columns that writers add and the table lacks. Their types are not known here, so all of them are reported."""
     if stream.record.evolves or stream.evolution is not Evolution.STRICT:
         return ()
@@ -154,7 +154,7 @@ def _not_made(stream: Stream, schema: str) -> tuple[str, ...]:
     return tuple(f"the column {name}, which writers create, is not in it" for name in made if known.field(name) is None)
 
 
-def _with_what_is_made(stream: Stream, declared: StructType, schema: str) -> StructType:
+def _with_added_columns(stream: Stream, declared: StructType, schema: str) -> StructType:
     """The declared columns and those that writers add, of which only the names are known here."""
     made = {*stream.shaping.derive, *stream.record.jmespath}
     made |= {stream.record.rescue_column} if stream.record.rescues else set()
@@ -166,7 +166,7 @@ def _with_what_is_made(stream: Stream, declared: StructType, schema: str) -> Str
     return declared.with_fields(field for field in table if field.name in made and declared.field(field.name) is None)
 
 
-def _with_benefit(schema: str, declared: StructType) -> str:
+def _assuming_evolution(schema: str, declared: StructType) -> str:
     """A table that evolves gets the columns that it lacks in the first load (delta_loader/load/schema_evolution.py)."""
     try:
         table = schema_from_json(schema)

@@ -63,7 +63,7 @@ def _letters(settings: Settings, wanted: DeadLetterFilter, stack: ExitStack) -> 
         "delta-loader dead-letters list pipeline.yaml --since 2026-03-01T00:00:00Z --class wrong_type --show-values",
     ),
 )
-def list_letters(
+def list_dead_letters(
     config: ConfigArgument,
     *,
     stream: StreamOption = None,

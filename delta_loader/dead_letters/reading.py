@@ -28,7 +28,7 @@ from delta_loader.spark.bridge import table_errors
 from delta_loader.spark.session_conf import spark_url
 
 PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
-LETTERS = pa.schema(
+EXPORT_SCHEMA = pa.schema(
     [
         ("_kafka_topic", pa.string()),
         ("_kafka_partition", pa.int32()),
@@ -122,7 +122,7 @@ class StoredDeadLetters:
         """All dead letters (rule 2)."""
         for stream, frame in self._frames():
             with _errors("read", stream.dead_letters):
-                named = frame.withColumn("app_id", functions.lit(stream.app_id)).select(*LETTERS.names)
+                named = frame.withColumn("app_id", functions.lit(stream.app_id)).select(*EXPORT_SCHEMA.names)
                 for row in named.orderBy(*PLACE).toLocalIterator():
                     yield row.asDict()
 
@@ -185,13 +185,13 @@ def write_parquet(file: BinaryIO, dead_letters: Iterable[StoredDeadLetter], adva
     count, waiting = 0, list[StoredDeadLetter]()
 
     def flush(writer: pq.ParquetWriter) -> int:
-        writer.write_table(pa.Table.from_pylist(waiting, LETTERS))
+        writer.write_table(pa.Table.from_pylist(waiting, EXPORT_SCHEMA))
         done = len(waiting)
         waiting.clear()
         advance(done)
         return done
 
-    with pq.ParquetWriter(file, LETTERS) as writer:
+    with pq.ParquetWriter(file, EXPORT_SCHEMA) as writer:
         for dead_letter in dead_letters:
             waiting.append(dead_letter)
             if len(waiting) >= _ROWS:

@@ -23,7 +23,7 @@ from delta_loader.lease.rules import Claim, LeaseState, next_step, observed, rec
 from delta_loader.status.values import LeaseStatus
 
 _TRIES = 5  # for an epoch that other loaders renew by, too
-_AFTER_A_BUG_S = 1.0
+_RETRY_AFTER_BUG_S = 1.0
 _CLOSE_WITHIN_S = 10.0
 REMEDY = (
     f"`delta-loader check {CONFIG}` shows the store's response; a loader must be able to list, read, create and delete "
@@ -186,7 +186,9 @@ class LeaseThread:
     def __init__(self, lease: LoaderLease, log: FilteringBoundLogger) -> None:
         self._lease = lease
         # without its thread a loader would wait for the lease forever
-        self._loop = BackgroundLoop("lease", lease.step, log, after_a_bug_s=_AFTER_A_BUG_S, finish=lease.release)
+        self._loop = BackgroundLoop(
+            "lease", lease.step, log, retry_after_bug_s=_RETRY_AFTER_BUG_S, finish=lease.release
+        )
 
     def contend(self) -> None:
         """From now on, take the lease, at once if it is free."""

@@ -16,7 +16,7 @@ from functools import partial
 
 from common.spans import MAX_POSITION, Position, TopicPartition
 from common.stage.markers import Marker
-from delta_loader.load.committer import After, Committer
+from delta_loader.load.committer import Committer, NextStep
 from delta_loader.load.context import LoadContext
 from delta_loader.load.merged import MergedLoads
 from delta_loader.load.refusals import Refusals
@@ -57,10 +57,10 @@ class LoadCommits:
         finally:
             self._merged.end(load, context.position)
 
-    def commit(self, commit: TableCommit) -> After:
+    def commit(self, commit: TableCommit) -> NextStep:
         """Carry out a commit, without the records that its table refuses. Raises TableError."""
         accepted = commit if self._refusals is None else self._refusals.without(commit, self._context.ids)
-        return After.PLAN_AGAIN if accepted is None else self._committer.commit(accepted)
+        return NextStep.PLAN_AGAIN if accepted is None else self._committer.commit(accepted)
 
     def _commit_to_each(self, load: Load, basis: _Basis) -> None:
         context, tables = self._context, self._context.tables
@@ -69,16 +69,16 @@ class LoadCommits:
             commit = context.secondary.side_commit(url, naming, load)
             if commit is None:
                 continue
-            if self._commit_to_secondary(commit) is After.PLAN_AGAIN or not self._stands_on(basis):
+            if self._commit_to_secondary(commit) is NextStep.PLAN_AGAIN or not self._stands_on(basis):
                 return
         own = tables.targets[context.stream.table]
         commit = rows_commit(own, naming, load, _valid_through_ms(context, load))
-        if self.commit(context.secondary.with_deferred(commit, load)) is After.GO_ON:
+        if self.commit(context.secondary.with_deferred(commit, load)) is NextStep.GO_ON:
             context.reporter.loaded(load, tables.targets[context.stream.table].version)
 
-    def _commit_to_secondary(self, commit: TableCommit) -> After:
+    def _commit_to_secondary(self, commit: TableCommit) -> NextStep:
         """When the commit fails, the table is left out and the load goes on (rule 1)."""
-        after = After.GO_ON
+        after = NextStep.GO_ON
         with self._context.tables.tried(commit.target.url):
             after = self.commit(commit)
         if commit.target.url in self._context.tables.failed:

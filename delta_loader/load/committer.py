@@ -19,7 +19,7 @@ from delta_loader.tables.commits import AlreadyLoaded, Committed, Conflicted, Fa
 from delta_loader.tables.load_modes.load_mode import through_spark
 
 
-class After(Enum):
+class NextStep(Enum):
     """The next step after a commit."""
 
     GO_ON = "go_on"
@@ -34,7 +34,7 @@ class Committer:
         self._merged = merged
         self._backoff = ConflictBackoff(context.ports.clock, context.ports.new_id)
 
-    def commit(self, commit: TableCommit) -> After:
+    def commit(self, commit: TableCommit) -> NextStep:
         """Carry out a commit whose rows its table accepts. Raises TableError."""
         context, clock = self._context, self._context.ports.clock
         started_s = clock.monotonic_s()
@@ -45,7 +45,7 @@ class Committer:
             case Committed(version):
                 self._backoff.reset()
                 self._committed(commit, version)
-                return After.PLAN_AGAIN if context.tables.rolled_back else After.GO_ON
+                return NextStep.PLAN_AGAIN if context.tables.rolled_back else NextStep.GO_ON
             case AlreadyLoaded() | Conflicted():
                 return self._conflicted(commit)
             case Failed(problem):
@@ -75,15 +75,15 @@ class Committer:
         else:
             tables.refresh()
 
-    def _conflicted(self, commit: TableCommit) -> After:
+    def _conflicted(self, commit: TableCommit) -> NextStep:
         self._context.reporter.conflict()
         if not self._backoff.wait(self._context.stop):
             msg = f"{self._backoff.conflicts} commits in a row to {commit.target.url} conflicted with other writers'"
             raise TableError(msg, "find out what else loads or alters the table; this program tries again")
         self._context.tables.refresh()
-        return After.PLAN_AGAIN
+        return NextStep.PLAN_AGAIN
 
-    def _not_written(self, commit: TableCommit, problem: str) -> After:
+    def _not_written(self, commit: TableCommit, problem: str) -> NextStep:
         """Hold the partition whose rows cannot be written; of several, find out which by one commit each."""
         url, partitions = commit.target.url, {write.partition for write in commit.written}
         if not partitions:
@@ -91,11 +91,11 @@ class Committer:
             raise TableError(msg, "see the log; the next run tries again")
         if len(partitions) > 1:
             self._context.one_at_a_time = True
-            return After.PLAN_AGAIN
+            return NextStep.PLAN_AGAIN
         (partition,) = partitions
         has_identity = all(write.identity is not None for write in commit.written)
         flags = [write.shape.merge.soft_delete for write in commit.written if write.shape.merge is not None]
         start = commit.metadata.spans[partition].start
         reason = not_written(partition, start, problem, url, has_identity=has_identity, flag=next(iter(flags), None))
         self._context.reporter.held(partition, reason)
-        return After.PLAN_AGAIN
+        return NextStep.PLAN_AGAIN

@@ -17,7 +17,7 @@ from common.spans import Offset, TopicPartition
 from common.stage.merged import ends_at, id_of_input
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from common.tables.transactions import TxnIds
-from delta_loader.load.committer import After, Committer
+from delta_loader.load.committer import Committer, NextStep
 from delta_loader.load.context import LoadContext
 from delta_loader.load.stream_tables import StreamTables
 from delta_loader.plan.held import Held
@@ -67,7 +67,7 @@ class Refusals:
         None when the plan has to be made again: a partition is held now, or another loader was faster.
         """
         accepted = self._without(commit, ids)
-        return None if accepted is None or self._end_others(commit, ids) is After.PLAN_AGAIN else accepted
+        return None if accepted is None or self._end_others(commit, ids) is NextStep.PLAN_AGAIN else accepted
 
     def _without(self, commit: TableCommit, ids: TxnIds) -> TableCommit | None:
         if commit.target.url == self.stream.dead_letters or any(write.identity is None for write in commit.written):
@@ -96,26 +96,26 @@ class Refusals:
                 )
             return None
         fresh = sorted(record for record in records if record.position not in have)
-        if fresh and self._write_dead_letters(fresh, commit, ids) is After.PLAN_AGAIN:
+        if fresh and self._write_dead_letters(fresh, commit, ids) is NextStep.PLAN_AGAIN:
             return None
         seen = {record.position: record for record in (*known, *records)}
         return without_refused(commit, seen.values(), counted=alone)
 
-    def _end_others(self, commit: TableCommit, ids: TxnIds) -> After:
+    def _end_others(self, commit: TableCommit, ids: TxnIds) -> NextStep:
         """End other loaders' commits to the dead-letter table, once per set of the table's checks (rule 4)."""
         target = self.tables.targets.get(self.stream.dead_letters)
         if commit.target.checks is None or target is None or commit.target.url == target.url:
-            return After.GO_ON
+            return NextStep.GO_ON
         known = self.refusing.known_checks
         checks = {(commit.target.url, chain): commit.target.checks for chain in commit.metadata.spans}
         changed = {key: value for key, value in checks.items() if known.get(key) != value}
-        after = After.GO_ON
+        after = NextStep.GO_ON
         if changed:
             with self.tables.tried(target.url):
                 after = self.committer.commit(
                     ended_refusals(target, ids, (chain for _, chain in changed), self.new_id())
                 )
-                known.update(changed if after is After.GO_ON else {})
+                known.update(changed if after is NextStep.GO_ON else {})
         return after
 
     def _known(self, commit: TableCommit, ids: TxnIds) -> list[RefusedRecord]:
@@ -136,23 +136,23 @@ class Refusals:
                 records += [record for record in dead if record.offset < ends.get(record.partition, span.end)]
         return list({record.position: record for record in records}.values())
 
-    def _write_dead_letters(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> After:
+    def _write_dead_letters(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> NextStep:
         url = self.stream.dead_letters
         dead_letters = self._letters(fresh, commit)
         if dead_letters is None:
-            return After.PLAN_AGAIN
+            return NextStep.PLAN_AGAIN
         if url not in self.tables.targets and url not in self.tables.failed:
             with self.tables.tried(url):
                 self.delta.create(url, TableShape(schema_to_json(DEAD_LETTER_SCHEMA), ()))
                 self.tables.refresh()
             if url in self.tables.targets:
-                return After.PLAN_AGAIN  # another loader may have created it, and written these dead letters already
-        target, after = self.tables.targets.get(url), After.PLAN_AGAIN
+                return NextStep.PLAN_AGAIN  # another loader may have created it, and written these dead letters already
+        target, after = self.tables.targets.get(url), NextStep.PLAN_AGAIN
         if target is not None:
             with self.tables.tried(url):
                 filled = dead_letters_commit(target, ids, dead_letters, commit.metadata.spans, self.new_id())
                 after = self.committer.commit(filled)
-                if after is After.GO_ON and commit.target.checks is not None:
+                if after is NextStep.GO_ON and commit.target.checks is not None:
                     chains = chains_of(commit.metadata.spans)
                     keys = {(commit.target.url, chains[record.partition]) for record in fresh}
                     self.refusing.known_checks.update(dict.fromkeys(keys, commit.target.checks))

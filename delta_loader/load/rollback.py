@@ -30,11 +30,11 @@ from common.tables.history import LoggedCommit
 from common.tables.identity import TableChain, TableIdentity, with_transactions
 from common.tables.rollback import (
     MOST_COMMITS,
-    OwnPast,
+    OwnHistory,
     Rollback,
     RollbackKind,
     described,
-    own_past,
+    own_history,
     unknown_positions,
     without_txn,
 )
@@ -74,7 +74,7 @@ class RollbackDetector:
         self._tables = tables
         self._stage = stage
         self._examined = examined
-        self._pasts: dict[tuple[str, int], OwnPast] = {}
+        self._pasts: dict[tuple[str, int], OwnHistory] = {}
 
     def inspect(self, target: Target) -> tuple[Target, Rollback | None]:
         """The table with its positions' identities, and its rollback, if there was one. Raises TableError."""
@@ -132,7 +132,7 @@ class RollbackDetector:
             wanted = [(partition, self.ids.generation_of(partition)) for partition in unplaced]
             since_ms = min(first_ms.values()) if {*unplaced} == first_ms.keys() else None
             history = self._tables.history(target.url, target.version)
-            self._pasts[key] = own_past(history, self._app_id, wanted, since_ms)
+            self._pasts[key] = own_history(history, self._app_id, wanted, since_ms)
         return without_txn(self._pasts[key], unplaced, without_origin, self.ids.generations, first_ms)
 
     def unknown(

@@ -25,7 +25,7 @@ from delta_loader.load.rollback import ExaminedTables
 from delta_loader.load.settling import Settling
 from delta_loader.plan.plan import Limits, Load
 from delta_loader.stage.generations import put_older_aside
-from delta_loader.stage.strays import StrayKeeper
+from delta_loader.stage.strays import StrayMover
 
 if TYPE_CHECKING:
     from delta_loader.load.ports import Ports
@@ -101,7 +101,7 @@ class StreamLoad:
         for partition, reason in held.items():
             context.reporter.held(partition, reason)
         markers = [marker for partition in context.listing for marker in context.markers(partition)]
-        keeper = StrayKeeper(stage, context.tables.urls, context.identity)
+        keeper = StrayMover(stage, context.tables.urls, context.identity)
         context.listing, late = keeper.put_aside(context.listing, positions, markers)
         context.reporter.strays((*older, *late))
 

@@ -122,7 +122,9 @@ class StreamTables:
     def _take(self, url: str, state: TableState | KafkaDeltaExpressError | None) -> None:
         if isinstance(state, KafkaDeltaExpressError):
             raise state
-        if self._registering is not None and self._registering.see_to(self._stream, url, exists=state is not None):
+        if self._registering is not None and self._registering.register_table(
+            self._stream, url, exists=state is not None
+        ):
             self._log.info("table registered in the catalog", table=url)
         if state is None:
             self._absent.add(url)

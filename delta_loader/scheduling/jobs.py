@@ -33,7 +33,7 @@ REMEDY = (
 )
 _CLOSE_WITHIN_S = 10.0
 _POLL_S = 0.05
-_AFTER_A_BUG_S = 1.0
+_RETRY_AFTER_BUG_S = 1.0
 _IDLE_S = 3600.0
 
 
@@ -81,7 +81,7 @@ class Jobs:
         now_s = self._clock.monotonic_s()
         for job in self._jobs.values():
             job.due_s = None if job.every_s is None else now_s + job.every_s
-        self._loop = BackgroundLoop("jobs", self._begin_due, self._log, after_a_bug_s=_AFTER_A_BUG_S)
+        self._loop = BackgroundLoop("jobs", self._begin_due, self._log, retry_after_bug_s=_RETRY_AFTER_BUG_S)
 
     def close(self, last_wait_s: float = _CLOSE_WITHIN_S) -> None:
         """Start no more runs; wait for those in progress, but not for long. May be called twice."""

@@ -89,7 +89,7 @@ class Listener:
             "fetch.message.max.bytes": 65_536,
         }
         with taking_properties():
-            return Consumer({**given, **fixed, "error_cb": self._hear_client}, logger=QUIET)
+            return Consumer({**given, **fixed, "error_cb": self._record_client_error}, logger=QUIET)
 
     def take(self) -> frozenset[str]:
         """The streams that were notified since the last call."""
@@ -162,7 +162,7 @@ class Listener:
         while not self._closed.is_set():
             message = self._consumer.poll(_POLL_S)
             if message is not None:
-                self._hear(message)
+                self._take_message(message)
             if self._away is not None:
                 raise broker_error(self._what, self._servers, self._away, self._client_error)
             if time.monotonic() >= check_at_s:
@@ -177,7 +177,7 @@ class Listener:
             raise BrokerError(msg, "create the topic (one partition is enough), or correct loader.control_topic")
         return partitions
 
-    def _hear(self, message: Message) -> None:
+    def _take_message(self, message: Message) -> None:
         error = message.error()
         if error is not None:
             if error.code() == NO_GROUP:  # no group is wanted
@@ -198,7 +198,7 @@ class Listener:
         if is_new:
             self._arrived.set()
 
-    def _hear_client(self, fault: KafkaError) -> None:
+    def _record_client_error(self, fault: KafkaError) -> None:
         self._client_error.record(fault)
         if fault.name() == "_ALL_BROKERS_DOWN":
             self._away = fault

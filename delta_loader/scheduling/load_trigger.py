@@ -7,9 +7,8 @@ Rules:
    scheduled time that passes during a turn is skipped.
 2. With ``schedule: on-marker``, the streams that writers' notifications name are loaded, each at its pace
    (delta_loader/scheduling/pacing.py). A full scan once per minute finds markers without a notification.
-3. A notification that arrives during a turn does not wait for the turn's slowest stream (`hurries`), and neither does
-   another schedule's time. A stream in its own turn is loaded once more after that (stream_scheduler.py,
-   rule 4).
+3. A notification that arrives during a turn does not wait for the turn's slowest stream (`another_is_due`), and neither
+   does another schedule's time. A stream in its own turn is loaded once more after that (stream_scheduler.py, rule 4).
 4. While the loader is paused there is no turn; notifications stay in the stage until it resumes.
 """
 
@@ -145,7 +144,7 @@ class LoadTrigger:
                 failed = report.failure is not None
                 self._paces[report.app_id] = self._paces[report.app_id].ended(now_s, failed=failed)
 
-    def hurries(self, unfinished: frozenset[str]) -> bool:
+    def another_is_due(self, unfinished: frozenset[str]) -> bool:
         """Whether a stream other than these is due, by a notification or by a schedule of its own (rule 3)."""
         if self._due_now() - unfinished:
             return True

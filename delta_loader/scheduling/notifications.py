@@ -17,7 +17,7 @@ from common.stage.notifications import NOTIFICATIONS, notification_folder
 
 CHECK_EVERY_S = 1.0
 """How often the stage is checked."""
-LOOK_SELDOM_EVERY_S = 10.0
+CHECK_SELDOM_EVERY_S = 10.0
 """The same while a control topic is being read."""
 _LOST_MS = 3_600_000
 """A notification older than the newest one by this much belongs to no running loader; a new loader scans everything."""
@@ -120,7 +120,7 @@ class ControlTopicNotifications:
     def take(self) -> frozenset[str]:
         """The notified streams; also lists the stage, if that is due."""
         notified, now_s = self._control.take(), self._clock.monotonic_s()
-        every_s = LOOK_SELDOM_EVERY_S if self._control.is_connected else CHECK_EVERY_S
+        every_s = CHECK_SELDOM_EVERY_S if self._control.is_connected else CHECK_EVERY_S
         if self._checked_s is not None and now_s < self._checked_s + every_s:
             return notified
         self._checked_s = now_s

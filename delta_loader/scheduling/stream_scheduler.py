@@ -9,8 +9,8 @@ Rules:
    continues in its thread. At most `_MOST_FREED` slots are freed this way, so that turns that are merely slow do not
    exhaust the memory.
 4. A pass ends once each of its streams has ended its turn or has been running for longer than `patience_s`, or once
-   another pass is due (``hurries``). Turns still running continue, and when another pass wants one of their streams, it
-   runs another turn after that one, which sees what was staged in the meantime.
+   another pass is due (``another_is_due``). Turns still running continue, and when another pass wants one of their
+   streams, it runs another turn after that one, which sees what was staged in the meantime.
 5. Threads stay for the next pass: each Python thread has a JVM thread, with a connection of its own.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Condition, Thread
 
-from delta_loader.ports import Hurries, StreamWork, never
+from delta_loader.ports import AnotherIsDue, StreamWork, never
 
 PATIENCE_S = 30.0
 SLICE_S = 30.0
@@ -71,7 +71,12 @@ class StreamScheduler:
         self._closed = False
 
     def __call__(
-        self, work: StreamWork, app_ids: Sequence[str], *, to_the_end: bool = False, hurries: Hurries = never
+        self,
+        work: StreamWork,
+        app_ids: Sequence[str],
+        *,
+        to_the_end: bool = False,
+        another_is_due: AnotherIsDue = never,
     ) -> frozenset[str]:
         """Run one pass (rule 4); returns the streams, of any pass, whose turns are still running."""
         self._want(work, app_ids)
@@ -81,11 +86,11 @@ class StreamScheduler:
                 if self._is_over(app_ids, to_the_end=to_the_end):
                     return unfinished
                 self._free_hung_slots()
-                self._staff()
+                self._start_threads()
                 self._changed.notify_all()
                 self._changed.wait(min(_POLL_S, self._backoff_s))
                 unfinished = frozenset(self._stream_work)
-            if hurries(unfinished):  # may ask a store, so without the lock
+            if another_is_due(unfinished):  # may ask a store, so without the lock
                 return unfinished
 
     def _want(self, work: StreamWork, app_ids: Sequence[str]) -> None:
@@ -136,7 +141,7 @@ class StreamScheduler:
     def _free(self) -> int:
         return self._slots + self._freed() - len(self._running)
 
-    def _staff(self) -> None:
+    def _start_threads(self) -> None:
         """Start threads up to the number of turns that could run now."""
         wanted = min(len(self._line), self._free()) - self._idle
         for _ in range(wanted):

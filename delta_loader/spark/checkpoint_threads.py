@@ -58,7 +58,7 @@ RemoveTorn = Callable[[str], Collection[str]]
 class Checkpoints(Protocol):
     """Accepts checkpoints that are due; never raises if one fails."""
 
-    def ask(self, due: DueCheckpoint, /) -> None:
+    def request(self, due: DueCheckpoint, /) -> None:
         """Have it written now or soon."""
 
 
@@ -95,7 +95,7 @@ class BackgroundCheckpoints:
         self._finishing = False
         self._closed = False
 
-    def ask(self, due: DueCheckpoint) -> None:
+    def request(self, due: DueCheckpoint) -> None:
         """Have it written (rule 1)."""
         with self._changed:
             if self._closed:

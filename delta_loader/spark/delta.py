@@ -162,7 +162,7 @@ class SparkDeltaTables:
             with table_errors("write a checkpoint of", url, "check Spark's rights to the table's log, and its memory"):
                 transaction.write_checkpoint()
 
-        self._checkpoints.ask(DueCheckpoint(url, version, write))
+        self._checkpoints.request(DueCheckpoint(url, version, write))
 
     def _changed(self, state: TableState, commit: TableCommit) -> CommitOutcome | None:
         """A change that the transaction sees and the plan did not; None if nothing has changed (rule 1)."""

@@ -33,7 +33,7 @@ LOCAL_SCHEME = "file"
 
 _ANY_SCHEME = "spark.delta.logStore.class"
 _RACERS = 4
-_NOS = ("AccessDeniedException", "UnknownStoreException")  # S3A's exceptions for rights, credentials, and a bucket
+_PERMANENT = ("AccessDeniedException", "UnknownStoreException")  # S3A's exceptions for rights and a missing bucket
 
 # The border to the JVM: objects behind it have no type that Python could know.
 Java = Any  # type: ignore[explicit-any,unused-ignore]
@@ -126,7 +126,7 @@ class Probes:
             if text.startswith("java.nio.file.FileAlreadyExistsException"):
                 return False
             msg = f"Spark cannot create {self.folder}/…: {text}"
-            kind = StoreRefusedError if any(name in text for name in _NOS) else StoreError
+            kind = StoreRefusedError if any(name in text for name in _PERMANENT) else StoreError
             region = ", and its region (client_kwargs: {region_name: …}, or AWS_REGION)" if "region" in text else ""
             remedy = f"check the network path and Spark's rights to the table's store: stage.storage_options{region}"
             raise kind(msg, remedy) from error

@@ -96,7 +96,7 @@ def lowest_branch(low: LowEnd) -> StrayBranch | MarkersToRead | NoStray:
     witness = low.known.get(witness_name)
     if witness is None:
         return MarkersToRead((witness_name,))
-    if _speaks_against(witness, branch[-1]) or _is_late(low, branch[-1], low.modified_ms.keys() - inside):
+    if _contradicts(witness, branch[-1]) or _is_late(low, branch[-1], low.modified_ms.keys() - inside):
         return StrayBranch(branch[::-1])
     return NoStray()
 
@@ -136,7 +136,7 @@ def _branch(low: LowEnd) -> tuple[Marker, ...] | MarkersToRead | NoStray:
     return tuple(branch) if len(branch) < _LONGEST_BRANCH else NoStray()
 
 
-def _speaks_against(witness: AnyMarker, tip: Marker) -> bool:
+def _contradicts(witness: AnyMarker, tip: Marker) -> bool:
     """Whether the lowest marker next to a branch shows that the branch is not part of the chain (rule 4)."""
     if not isinstance(witness, Marker) or witness.origin in (None, Origin.BOOTSTRAP):
         return False

@@ -22,7 +22,7 @@ from delta_loader.stage.stray_rules import LowEnd, MarkersToRead, StrayBranch, l
 _MOST = 16
 
 
-class StrayKeeper:
+class StrayMover:
     def __init__(self, stage: Stage, tables: Mapping[str, str], identity: StreamIdentity) -> None:
         """``tables`` spells the tables' URLs, as `Stage.read` expects them."""
         self._stage = stage

@@ -41,7 +41,7 @@ from delta_loader.plan.partition_progress import PartitionProgress
 from delta_loader.scheduling.jobs import REMEDY as JOB_REMEDY
 from delta_loader.service import FAILURES_TO_RED, STUCK_REMEDY
 from delta_loader.spark.checkpoint_threads import FAILING_REMEDY
-from delta_loader.web.writers import OfWriters, WritersView
+from delta_loader.web.writers import WriterProblems, WritersView
 
 STOPS = ("Loaded", "Staged", "In Kafka")
 _KAFKA_IS_AWAY = "Kafka has not responded, so lag behind Kafka and the state of writers are unknown."
@@ -78,7 +78,7 @@ class LoaderView:
         """These, and the ones of which nothing is staged yet."""
         return self.partitions.union(*map(self._writers.without_chain, self._entries().values()))
 
-    def of_writers(self) -> Mapping[str, OfWriters]:
+    def of_writers(self) -> Mapping[str, WriterProblems]:
         """The writers' problems, as far as they show here, by stream; empty on a standby, which reads nothing."""
         loader = self._loader()
         here = frozenset() if loader is None else loader.loaded_here
@@ -320,7 +320,7 @@ def _sorted(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=lambda problem: problem.level is not ProblemLevel.ERROR)
 
 
-def _held_at_all(entry: StreamStats, writers: Mapping[str, OfWriters]) -> Mapping[TopicPartition, Held]:
+def _held_at_all(entry: StreamStats, writers: Mapping[str, WriterProblems]) -> Mapping[TopicPartition, Held]:
     """The Kafka partitions that the loader or the writers hold."""
     of_stream = writers.get(entry.app_id)
     return entry.held if of_stream is None else {**of_stream.held, **entry.held}

@@ -24,7 +24,7 @@ from delta_loader.status.writers import (
 
 
 @dataclass(frozen=True, slots=True)
-class OfWriters:
+class WriterProblems:
     held: Mapping[TopicPartition, Held]
     waits: Sequence[Unstaged]
 
@@ -66,11 +66,11 @@ class WritersView:
     def without_chain(self, entry: StreamStats) -> set[TopicPartition]:
         return set(without_chain(self._streams[entry.app_id], entry.seen, self._answers.partitions))
 
-    def of(self, entry: StreamStats) -> OfWriters:
+    def of(self, entry: StreamStats) -> WriterProblems:
         if entry.refreshed_s is None:
-            return OfWriters({}, ())
+            return WriterProblems({}, ())
         stream, chains = self._streams[entry.app_id], Chains(entry.seen, entry.refreshed_s)
         held = held_by_writers(chains, self._answers)
         limit_s = late_after_s(self._flush_after_s if stream.pace.flush_after_s is None else stream.pace.flush_after_s)
         waits = unstaged(stream, chains, self._ends, self._answers, limit_s)
-        return OfWriters(held, [unstaged for unstaged in waits if unstaged.partition not in held])
+        return WriterProblems(held, [unstaged for unstaged in waits if unstaged.partition not in held])

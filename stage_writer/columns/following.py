@@ -34,7 +34,7 @@ from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.envelopes.framing import SchemaKey, schema_keys
 from stage_writer.parquet.buffer import TableFormat
 from stage_writer.ports import Converter
-from stage_writer.shape.slicing import WithoutTasks
+from stage_writer.shape.slicing import StatelessConverter
 
 MakeConverter = Callable[[Stream, "CoveredSchemas | None"], Converter]
 
@@ -200,7 +200,7 @@ class CoveredSchemas:
         return ColumnsWait(self._columns, new)
 
 
-class PendingConverter(WithoutTasks):
+class PendingConverter(StatelessConverter):
     """The converter of a stream whose columns are not known yet: it converts nothing (rule 2)."""
 
     def __init__(self, stream: Stream, dead_letters: TableFormat) -> None:

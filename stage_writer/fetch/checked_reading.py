@@ -30,7 +30,7 @@ from stage_writer.fetch.fetched import ClientEvent, Fetched
 from stage_writer.fetch.metadata import BrokerMetadata
 from stage_writer.fetch.partitions import from_kafka, to_kafka
 from stage_writer.fetch.reading import ReadPositions
-from stage_writer.fetch.truncation import Doubt, TruncationChecks, ends_before, truncated
+from stage_writer.fetch.truncation import Mismatch, TruncationChecks, ends_before, truncated
 from stage_writer.ports import OUT_OF_RANGE, PartitionFault, Polled
 
 # librdkafka's own codes begin with an underscore.
@@ -96,13 +96,13 @@ class CheckedReading:
             partition = batch.partition
             checked = None if partition in stale else self._checks.take(batch)
             match checked:
-                case Doubt.ASK:
+                case Mismatch.ASK:
                     self._read_again(partition)
-                case Doubt.OTHER:
+                case Mismatch.OTHER:
                     faults.append(truncated(partition, self._checks.last(partition), None))
                 case MessageBatch() if len(checked):
                     batches.append(checked)
-            if isinstance(checked, Doubt):
+            if isinstance(checked, Mismatch):
                 stale.add(partition)
         for problem in fetched.problems:
             if problem.topic is not None and problem.error.code() == _END:

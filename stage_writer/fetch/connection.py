@@ -97,7 +97,7 @@ class Admission:
             self._logged[text] = now_s
             self._log.warning("kafka", problem=text)
 
-    def let_in(self) -> None:
+    def accepted(self) -> None:
         """The group has accepted this process."""
         self._is_in = True
 

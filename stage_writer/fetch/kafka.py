@@ -136,7 +136,7 @@ class KafkaSource:
             )
 
     def _on_assign(self, _consumer: Consumer, kafka_partitions: list[KafkaPartition]) -> None:
-        self._connection.admission.let_in()
+        self._connection.admission.accepted()
         self._fetcher.assigned(kafka_partitions)
         partitions = all_from_kafka(kafka_partitions)
         positions = cast("GroupListener", self._listener).assigned(partitions)

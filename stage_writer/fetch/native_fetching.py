@@ -78,7 +78,7 @@ class NativeFetcher:
     def unassigned(self, partitions: Iterable[KafkaPartition]) -> None:
         kafka_partitions = [(partition.topic, partition.partition) for partition in partitions]
         self._moved_now |= set(kafka_partitions)
-        self._taking.let_go(kafka_partitions)
+        self._taking.release(kafka_partitions)
 
     def close(self) -> None:
         self._taking.close()

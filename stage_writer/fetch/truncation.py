@@ -45,7 +45,7 @@ class TruncationCheck:
     """Whether librdkafka was made to compare its leader epoch with the broker's (rule 3)."""
 
 
-class Doubt(Enum):
+class Mismatch(Enum):
     """Why a batch does not confirm the expected record."""
 
     ASK = "ask"  # it is missing: librdkafka must compare epochs
@@ -104,7 +104,7 @@ class TruncationChecks:
         check = self._open[partition] = replace(self._open[partition], is_requested=True)
         return check.last.offset, check.last.leader_epoch
 
-    def take(self, batch: MessageBatch) -> MessageBatch | Doubt:
+    def take(self, batch: MessageBatch) -> MessageBatch | Mismatch:
         """The messages after the expected record, or why they cannot be used."""
         check = self._open.get(batch.partition)
         if check is None or len(batch) == 0:
@@ -113,11 +113,11 @@ class TruncationChecks:
         if index < len(batch) and batch.offsets[index] == check.last.offset:
             last_record = batch.record_at(index)
             if last_record is not None and not _is_same(last_record, check.last):
-                return Doubt.OTHER if check.is_requested else Doubt.ASK
+                return Mismatch.OTHER if check.is_requested else Mismatch.ASK
         elif index == len(batch):
             return batch.part(0, 0)  # older ones, which a client may repeat: it is still to come
         elif not check.is_requested:
-            return Doubt.ASK
+            return Mismatch.ASK
         self.completed(batch.partition)
         return batch.after(check.position)
 

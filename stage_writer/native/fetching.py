@@ -242,7 +242,7 @@ class NativeFetch:
         Nothing happens once this is closed: the group may still assign partitions while the consumer leaves it.
         """
         for topic, partition in () if self._is_closed else partitions:
-            self.let_go([(topic, partition)])
+            self.release([(topic, partition)])
             if self._with_headers(topic):
                 self._reader.read_headers(topic)
             queue = self._functions.queue_of(self._kafka, topic.encode(), partition)
@@ -255,7 +255,7 @@ class NativeFetch:
         for queue in self._partitions.values():
             self._functions.forward(queue, self._queue)
 
-    def let_go(self, partitions: Iterable[tuple[str, int]]) -> None:
+    def release(self, partitions: Iterable[tuple[str, int]]) -> None:
         for partition in partitions:
             queue = self._partitions.pop(partition, None)
             if queue is not None:
@@ -265,7 +265,7 @@ class NativeFetch:
         """Release everything; call it before the consumer is closed (rule 3). May be called several times."""
         if not self._is_closed:
             self._is_closed = True
-            self.let_go(list(self._partitions))
+            self.release(list(self._partitions))
             self._reader.free()
             self._functions.queue_destroy(self._queue)
 

@@ -53,14 +53,14 @@ class OffsetRanges:
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class TimeRange:
     """Records from the first one at or after ``since_ms`` up to the first one at or after ``until_ms``."""
 
     since_ms: int
     until_ms: int
 
 
-ReplaySelection = OffsetRanges | Moments
+ReplaySelection = OffsetRanges | TimeRange
 
 
 class Records(Protocol):
@@ -115,7 +115,7 @@ def replay_selection(start: int | None, end: int | None, since: str | None, unti
         return OffsetRanges(Position(start), Position(end))
     if since is not None and until is not None and offsets == (None, None):
         try:
-            times = Moments(parse_timestamp_ms(since), parse_timestamp_ms(until))
+            times = TimeRange(parse_timestamp_ms(since), parse_timestamp_ms(until))
         except ValueError as error:
             msg = f"--since {since} and --until {until}: {error}"
             raise UsageError(msg, "write times as in 2026-03-01T00:00:00Z") from error
@@ -150,7 +150,7 @@ def replayable(settings: Settings, topic: str) -> Stream:
     return stream
 
 
-def chains_of_letters(settings: Settings, app_id: str | None, topics: Sequence[str]) -> list[Topic]:
+def chains_of_dead_letters(settings: Settings, app_id: str | None, topics: Sequence[str]) -> list[Topic]:
     """The chains of a stream's dead letters. Raises UsageError where several may be meant.
 
     ``app_id`` is None for an export of an older release. One of a stream that is not in the config, or reads another
@@ -193,7 +193,7 @@ def spans_of(
     spans: list[tuple[TopicPartition, Span]] = []
     for topic_partition in partitions:
         low, high = kafka.ends(topic_partition)
-        if isinstance(selection, Moments):
+        if isinstance(selection, TimeRange):
             start = kafka.position_at(topic_partition, selection.since_ms, high)
             end = kafka.position_at(topic_partition, selection.until_ms, high)
             _require_whole(topic_partition, selection, kafka, low, high)
@@ -208,7 +208,7 @@ def spans_of(
 
 
 def _require_whole(
-    partition: TopicPartition, selection: Moments, kafka: ReplayKafka, low: Position, high: Position
+    partition: TopicPartition, selection: TimeRange, kafka: ReplayKafka, low: Position, high: Position
 ) -> None:
     """Refuse a time range whose start Kafka may have deleted: its first record is not older than ``since``."""
     if low > 0 and kafka.position_at(partition, selection.since_ms, high) <= low:

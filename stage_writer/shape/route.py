@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from common.errors import ExpressionError
 from common.schema import ArrayType, Field, Primitive, StructType, type_to_ddl
 from common.settings import Stream
-from common.settings.appearing import with_routes
+from common.settings.added_routes import with_routes
 from common.settings.columns import CDC_COLUMN
 from common.settings.merging import element_keys_of, record_names
 from common.settings.own_columns import routes_without_keys

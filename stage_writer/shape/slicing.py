@@ -77,10 +77,10 @@ def _without_bombs(rows: Rows, exploder: Exploder, most_bytes: int) -> Rows:
     if not bombs.any():
         return rows
     indexes = np.flatnonzero(bombs).tolist()
-    return rows.without(bombs, (too_far(int(rows.index[row]), int(sizes[row]), most_bytes) for row in indexes))
+    return rows.without(bombs, (explodes_too_far(int(rows.index[row]), int(sizes[row]), most_bytes) for row in indexes))
 
 
-def too_far(message: int, size: int, most_bytes: int) -> Reject:
+def explodes_too_far(message: int, size: int, most_bytes: int) -> Reject:
     why = f"its rows would take {size} bytes; the limit for one record is {most_bytes}, four times writer.memory"
     return Reject(message, ErrorClass.EXPLODES_TOO_FAR, why)
 
@@ -109,7 +109,7 @@ def _part(whole: Slice, start: int, end: int, of_rows: tuple[int, int]) -> Slice
     )
 
 
-class WithoutTasks:
+class StatelessConverter:
     """The part of a `stage_writer.ports.Converter` of a stream without a topology's tasks."""
 
     def restores(self, partition: TopicPartition, state: object, store: object) -> None:

@@ -27,8 +27,8 @@ from stage_writer.parquet.buffer import StagedRows, TableFormat
 from stage_writer.shape.kafka_columns import AddIdentityColumns, KafkaColumns
 from stage_writer.shape.outcome import Outcome, Part, staged_of, together
 from stage_writer.shape.rows import Rows, Step
-from stage_writer.shape.slicing import WithoutTasks
-from stage_writer.tasks.tables import OfTopology, decoders_of, formats_of, row_format
+from stage_writer.shape.slicing import StatelessConverter
+from stage_writer.tasks.tables import TopologyConverterBase, decoders_of, formats_of, row_format
 from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.nodes import TableSink
 from stage_writer.topologies.task.writing import RowWriter
@@ -40,7 +40,7 @@ class _Arrived:
     rows: Rows
 
 
-class ColumnsConverter(OfTopology, WithoutTasks):
+class ColumnsConverter(TopologyConverterBase, StatelessConverter):
     """A `stage_writer.ports.Converter`. ``topology.is_columns_only`` holds. Raises SchemaError."""
 
     def __init__(self, stream: Stream, topology: BuiltTopology, native_decoder: MakeNativeDecoder) -> None:

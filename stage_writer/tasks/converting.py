@@ -35,7 +35,7 @@ from stage_writer.parquet.buffer import StagedRows, TableFormat
 from stage_writer.ports import RestoreTask, StateStore
 from stage_writer.shape.kafka_columns import made_of
 from stage_writer.shape.outcome import dead_letters_of, kafka_columns_of
-from stage_writer.tasks.tables import OfTopology
+from stage_writer.tasks.tables import TopologyConverterBase
 
 if TYPE_CHECKING:
     from stage_writer.tasks.shared import StreamTasks
@@ -81,8 +81,8 @@ def decoded_by_topic(
     return inputs, refused, np.sort(np.concatenate(gone))
 
 
-class TaskConverter(OfTopology):
-    """The conversion of one Kafka partition's messages; the tasks of a stream convert together (together.py)."""
+class TaskConverter(TopologyConverterBase):
+    """The conversion of one Kafka partition's messages; the tasks of a stream convert together (joint_converter.py)."""
 
     def __init__(self, parent: StreamTasks, task: Task, gate: Lock) -> None:
         """``gate`` is held while the task uses its stores: lookups come from other threads."""

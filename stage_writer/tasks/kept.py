@@ -53,7 +53,7 @@ class KeptTask:
         self._source = partition
         self._topic = parent.stream.state_changelog
         self._wall_ms = parent.wall_ms
-        self._keeping = parent.keeping
+        self._storage = parent.storage
         self._task = task
         self._stores = stores
         self._files = files
@@ -68,7 +68,7 @@ class KeptTask:
         if self._look_ups is not None:
             self._look_ups.add(parent.stream.app_id, self._open)
         self.converter = TaskConverter(parent, task, self._open.gate)
-        self._keeping.report(partition, stores)
+        self._storage.report(partition, stores)
 
     @property
     def memory_bytes(self) -> int:
@@ -100,7 +100,7 @@ class KeptTask:
         self._files = state
         with self._open.gate:
             self._stores.sealed(state.mark)
-        self._keeping.report(self._source, self._stores)
+        self._storage.report(self._source, self._stores)
 
     def renewal(self, store: StateStore, tail: Tail) -> Callable[[], StateFiles] | None:
         """A job that replaces a state that should not stay in a topic (rule 4)."""
@@ -130,7 +130,7 @@ class KeptTask:
         self._open.close()
         if self._look_ups is not None:
             self._look_ups.remove(self.converter.stream.app_id, self._open)
-        self._keeping.forget(self._source)
+        self._storage.forget(self._source)
         self._readers.close()
 
     def _is_snapshot_due(self, changes: Changes) -> bool:

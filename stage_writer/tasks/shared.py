@@ -26,8 +26,8 @@ from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_deco
 from stage_writer.decode.rejects import Reject
 from stage_writer.ports import RestoreTask, StateStore
 from stage_writer.stopping import NEVER_STOPPING, Stopping
-from stage_writer.tasks.keeping import Keeping
 from stage_writer.tasks.tables import decoders_of, formats_of, row_format
+from stage_writer.tasks.task_storage import TaskStorage
 from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.task.inputs import Input
 
@@ -48,7 +48,7 @@ class SnapshotsWhen:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class TaskEnvironment:
     wall_ms: Callable[[], int]
     metrics: Metrics
     native_decoder: MakeNativeDecoder = no_native_decoder
@@ -62,16 +62,16 @@ class Surroundings:
 
 
 class StreamTasks(ABC):
-    def __init__(self, stream: Stream, topology: BuiltTopology, context: Surroundings) -> None:
+    def __init__(self, stream: Stream, topology: BuiltTopology, context: TaskEnvironment) -> None:
         self.stream = stream
         self.topology = topology
         self.wall_ms = context.wall_ms
         self.around = context
         self.look_ups = context.look_ups
         self.unsuitable_topics = context.unsuitable_topics
-        self.keeping = Keeping(stream.app_id, context.metrics, context.state_folder)
+        self.storage = TaskStorage(stream.app_id, context.metrics, context.state_folder)
         for group in topology.groups:
-            self.keeping.require_place(group.stores)
+            self.storage.require_place(group.stores)
             if context.look_ups is not None:
                 context.look_ups.declare(stream.app_id, group.stores)
         self.formats = formats_of(stream)

@@ -14,7 +14,7 @@ from stage_writer.parquet.buffer import TableFormat
 from stage_writer.topologies.built import BuiltTopology
 
 
-class OfTopology:
+class TopologyConverterBase:
     """The common part of the converters of a stream with a topology."""
 
     def waits(self, batch: MessageBatch) -> None:

@@ -20,20 +20,20 @@ from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.ports import StateStore
 from stage_writer.tasks.converting import TaskConverter
+from stage_writer.tasks.joint_converter import JointConverter
 from stage_writer.tasks.kept import KeptTask
-from stage_writer.tasks.shared import StreamTasks, Surroundings
-from stage_writer.tasks.tables import OfTopology, declared_of
-from stage_writer.tasks.together import Together
+from stage_writer.tasks.shared import StreamTasks, TaskEnvironment
+from stage_writer.tasks.tables import TopologyConverterBase, declared_of
 from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.stores import Changes, MemoryBackend, TaskStores
 from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_file
 from stage_writer.topologies.task.task import Task, TaskId
 
 
-class TopologyConverter(OfTopology, StreamTasks):
+class TopologyConverter(TopologyConverterBase, StreamTasks):
     """A `stage_writer.ports.Converter` whose partitions have tasks. Raises SchemaError."""
 
-    def __init__(self, stream: Stream, topology: BuiltTopology, context: Surroundings) -> None:
+    def __init__(self, stream: Stream, topology: BuiltTopology, context: TaskEnvironment) -> None:
         super().__init__(stream, topology, context)
         self.needs_headers = topology.needs_headers
         self.output_schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(stream).items()}
@@ -48,7 +48,7 @@ class TopologyConverter(OfTopology, StreamTasks):
         """
         builders = self.topology.group_of(partition.topic).stores
         started_ms = self.wall_ms()
-        stores = TaskStores(builders, self.keeping.backend(partition, builders))
+        stores = TaskStores(builders, self.storage.backend(partition, builders))
         try:
             changed = _Changed(partition, state, store)
             read_bytes = 0
@@ -58,7 +58,7 @@ class TopologyConverter(OfTopology, StreamTasks):
         except BaseException:
             stores.close()
             raise
-        self.keeping.report_restored(read_bytes, (self.wall_ms() - started_ms) / 1000)
+        self.storage.report_restored(read_bytes, (self.wall_ms() - started_ms) / 1000)
         return KeptTask(self, partition, task, stores, state, changed_bytes=changed.size_bytes, when=self.around.when)
 
 
@@ -90,7 +90,7 @@ class _Changed:
             yield changes
 
 
-class SampledTasks(OfTopology):
+class SampledTasks(TopologyConverterBase):
     """Converts batches of single partitions, each with a task of its group."""
 
     def __init__(self, parent: TopologyConverter) -> None:
@@ -100,7 +100,7 @@ class SampledTasks(OfTopology):
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches with their rows. Raises TopologyError."""
-        return Together(self._parent, [self._task(batch.partition) for batch in batches]).slices(batches)
+        return JointConverter(self._parent, [self._task(batch.partition) for batch in batches]).slices(batches)
 
     def _task(self, partition: TopicPartition) -> TaskConverter:
         group = self._parent.topology.group_of(partition.topic)

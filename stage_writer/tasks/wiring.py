@@ -45,13 +45,13 @@ def topology_converter(
             msg = f"topology {stream.topology!r} only transforms columns, and has no state for a state_changelog"
             raise ConfigError(msg, "remove state_changelog")
         return ColumnsConverter(stream, topology, native_decoder)
-    from stage_writer.tasks.shared import SnapshotsWhen, Surroundings  # noqa: PLC0415 - as above
+    from stage_writer.tasks.shared import SnapshotsWhen, TaskEnvironment  # noqa: PLC0415 - as above
     from stage_writer.tasks.topology import TopologyConverter  # noqa: PLC0415 - as above
 
     if stream.state_changelog in topology.topics_written:
         msg = f"topology {stream.topology!r} writes records to {stream.state_changelog!r}, its state_changelog"
         raise ConfigError(msg, "use a separate topic for the changes of its state")
-    context = Surroundings(
+    context = TaskEnvironment(
         SystemClock().wall_ms,
         metrics or Metrics(),
         native_decoder,

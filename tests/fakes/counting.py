@@ -16,7 +16,7 @@ from stage_writer.loop import StageWriter
 from stage_writer.stage.staging import ObjectStage
 from stage_writer.stopping import Stopping
 from stage_writer.tasks.look_ups import LookUps
-from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
+from stage_writer.tasks.shared import SnapshotsWhen, TaskEnvironment
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, ProcessorContext, Record, Topology
 from stage_writer.topologies.stores import Stores
@@ -104,7 +104,7 @@ class World:
         self.group.paused.clear()
         folder = None if disk is None else str(disk)
         self.stopping = Stopping(self.clock.monotonic_s, 5.0)
-        surroundings = Surroundings(
+        surroundings = TaskEnvironment(
             self.clock.wall_ms,
             self.metrics,
             when=when,

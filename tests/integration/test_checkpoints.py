@@ -43,7 +43,7 @@ class Later:
     def __init__(self) -> None:
         self.due: list[DueCheckpoint] = []
 
-    def ask(self, due: DueCheckpoint) -> None:
+    def request(self, due: DueCheckpoint) -> None:
         self.due.append(due)
 
 
@@ -187,13 +187,13 @@ def test_failed_checkpoint_leaves_no_torn_file_and_is_retried(
     )
     request.addfinalizer(checkpoints.close)
     with without_a_codec(spark):
-        checkpoints.ask(due)
+        checkpoints.request(due)
         checkpoints.finish()
     assert failing() == 1
     assert checkpoints_there() == []
 
     table.store.write(f"{LOG}/{2:020d}.checkpoint.parquet", b"PAR1")  # of a loader that died, at the name of the next
-    checkpoints.ask(due)
+    checkpoints.request(due)
     checkpoints.finish()
     assert failing() == 0
     assert newest_checkpoint(table.store, table.store.list(LOG))[0] == 2

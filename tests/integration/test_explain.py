@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from common.clock import SystemClock
 from common.settings import Settings, Stream
 from common.spans import Offset, Position, TopicPartition
-from delta_loader.inspect.explain.offsets import OffsetLocation, OffsetStory
+from delta_loader.inspect.explain.offsets import OffsetLocation, OffsetReport
 from delta_loader.inspect.explain.reading import Explainer
 from delta_loader.inspect.explain.view import offset_to_text, version_to_json, version_to_text
 from delta_loader.ports import in_turn
@@ -44,7 +44,7 @@ class World:
     def sql(self, text: str) -> None:
         self.spark.sql(text.replace("{table}", f"delta.`{self.staging.table}`"))
 
-    def offset(self, offset: int) -> OffsetStory:
+    def offset(self, offset: int) -> OffsetReport:
         return self.explainer.offset(self.stream, self.staging.source(0), Offset(offset))
 
     def places(self, *offsets: int) -> list[OffsetLocation]:

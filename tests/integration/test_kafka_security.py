@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from bootstrap.__main__ import app as bootstrap
-from bootstrap.config.asking import sample_of
+from bootstrap.config.kafka_topics import sample_of
 from bootstrap.tools import app as tools
 from common.cli import run
 from common.clock import SystemClock

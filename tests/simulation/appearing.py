@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from common.schema import Field, StructType, schema_from_json
 from common.schema.evolution import NO_COLUMNS, joined_columns
 from common.settings import Stream
-from common.settings.appearing import with_routes
+from common.settings.added_routes import with_routes
 from common.settings.kafka_columns import KAFKA_FIELDS
 from common.settings.own_columns import columns_at
 from common.settings.route_template import table_of

@@ -18,7 +18,7 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.changelog.changelog import PIECE, TASK, TopicChangelog
 from stage_writer.changelog.ports import Appended, Changelog, ChangelogMessage, missing_messages
 from stage_writer.ports import Converter
-from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
+from stage_writer.tasks.shared import SnapshotsWhen, TaskEnvironment
 from stage_writer.tasks.topology import TopologyConverter
 from tests.simulation.counting import TOPOLOGY, build
 from tests.simulation.kinds import Context, Counting, settings_of
@@ -119,7 +119,7 @@ class InTopic(Counting):
         without = self.context.world.rng.random() < _WITHOUT
         stream = (self.settings if without else self.with_changelog).streams[0]
         when = SnapshotsWhen(most_changes=6, least_bytes=2_000, oldest_s=_OLDEST_S)
-        context = Surroundings(WorldClock(self.context.world).wall_ms, Metrics(), when=when)
+        context = TaskEnvironment(WorldClock(self.context.world).wall_ms, Metrics(), when=when)
         return TopologyConverter(stream, build().check(), context)
 
     def changelog(self, process: Process) -> Changelog:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from common.metrics import Metrics
 from common.settings import Stream
 from common.spans import TopicPartition
-from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
+from stage_writer.tasks.shared import SnapshotsWhen, TaskEnvironment
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, ProcessorContext, PunctuationType, Record, Topology
 from stage_writer.topologies.stores import Stores
@@ -87,7 +87,9 @@ def topology(*, persistent: bool) -> Topology:
 def converter(stream: Stream, wall_ms: Callable[[], int], build: Callable[[], Topology] = build) -> TopologyConverter:
     """The real converter, which writes a snapshot every few flushes."""
     return TopologyConverter(
-        stream, build().check(), Surroundings(wall_ms, Metrics(), when=SnapshotsWhen(most_changes=4, least_bytes=500))
+        stream,
+        build().check(),
+        TaskEnvironment(wall_ms, Metrics(), when=SnapshotsWhen(most_changes=4, least_bytes=500)),
     )
 
 

@@ -21,8 +21,8 @@ import lmdb
 from common.metrics import Metrics
 from common.spans import TopicPartition
 from stage_writer.ports import Converter
-from stage_writer.tasks.keeping import Keeping
-from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
+from stage_writer.tasks.shared import SnapshotsWhen, TaskEnvironment
+from stage_writer.tasks.task_storage import TaskStorage
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies.stores import Backend, StoreBuilder, disk
 from tests.simulation.counting import topology
@@ -75,7 +75,7 @@ class Machine:
     kept: list[Kept] = field(default_factory=list)
 
 
-class KeptOnDisk(Keeping):
+class KeptOnDisk(TaskStorage):
     def __init__(self, machine: Machine, process: Process) -> None:
         super().__init__("orders", Metrics(), str(machine.folder))
         self._machine = machine
@@ -105,9 +105,9 @@ class OnDisk(Counting):
         self._begin(machine)
         when = SnapshotsWhen(most_changes=4, least_bytes=500)
         wall_ms = WorldClock(self.context.world).wall_ms
-        context = Surroundings(wall_ms, Metrics(), state_folder=str(machine.folder), when=when)
+        context = TaskEnvironment(wall_ms, Metrics(), state_folder=str(machine.folder), when=when)
         made = TopologyConverter(self.stream, topology(persistent=True).check(), context)
-        made.keeping = KeptOnDisk(machine, process)
+        made.storage = KeptOnDisk(machine, process)
         return made
 
     def _begin(self, machine: Machine) -> None:

@@ -65,7 +65,7 @@ _recent_only = (
     changed(stream_history, "unknown_since", lambda *_: None),
 )
 _unknown_is_good = changed(detection, "unknown_positions", lambda *_arguments, **_named: None)
-_always_new = changed(rollback.OwnPast, "may_have_loaded", lambda *_: False)
+_always_new = changed(rollback.OwnHistory, "may_have_loaded", lambda *_: False)
 _restored_by_others = changed(RollbackDetector, "_is_of_others", _is_of_others)
 _any_topics = changed(Grant, "has", lambda self, app_id, _topics=None: self.streams is None or app_id in self.streams)
 _before_an_edit = changed(reading, "for_tables", _for_tables)

@@ -22,7 +22,7 @@ from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
 from stage_writer.fetch.merged.source import MergingSource
 from stage_writer.outbox.ports import Outlets
 from stage_writer.ports import Converter, RecordSource
-from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
+from stage_writer.tasks.shared import SnapshotsWhen, TaskEnvironment
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, ProcessorContext, Record, Topology
 from stage_writer.topologies.stores import Stores
@@ -102,7 +102,7 @@ class Joined(Keyed):
     def converter(self, process: Process) -> Converter:
         del process
         when = SnapshotsWhen(most_changes=4, least_bytes=500)
-        context = Surroundings(WorldClock(self.context.world).wall_ms, Metrics(), when=when)
+        context = TaskEnvironment(WorldClock(self.context.world).wall_ms, Metrics(), when=when)
         return TopologyConverter(self.stream, _topology(self.topics).check(), context)
 
     def source(self, member: GroupMember, settings: Settings) -> RecordSource:

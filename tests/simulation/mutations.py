@@ -29,7 +29,7 @@ from common.stage.state_files import EMPTY_STATE, MarkedState, StateFiles
 from delta_loader.lease.holder import LoaderLease
 from delta_loader.load import commit_load, committer, planning, settling
 from delta_loader.load.catch_up import CatchUp
-from delta_loader.load.committer import After
+from delta_loader.load.committer import NextStep
 from delta_loader.load.refusals import Refusals
 from delta_loader.load.refused_to_topic import RefusedToTopic
 from delta_loader.load.secondary_tables import SecondaryTables
@@ -238,16 +238,16 @@ def _without_columns(agreement: Agreement) -> Agreement:
     return replace(agreement, added=())
 
 
-_later: dict[str, Callable[[], After]] = {}
+_later: dict[str, Callable[[], NextStep]] = {}
 
 
-def _put_off(real: Callable[..., After], *given: object) -> After:
+def _put_off(real: Callable[..., NextStep], *given: object) -> NextStep:
     """Dead letters come with the next load that has some: a loader that dies does not write them."""
     waiting = _later.pop("write", None)
     _later["write"] = partial(real, *given)
     if waiting is not None:
         waiting()
-    return After.GO_ON
+    return NextStep.GO_ON
 
 
 def _deliver_again(
@@ -321,7 +321,7 @@ _loser_deletes = (
     wrapped(staging.Job, "_claim", _delete_what_lost),
     wrapped(SimulatedStore, "create", _forget_own_marker),
 )
-_conflict_done = wrapped(committer.Committer, "commit", lambda real, *of: real(*of) and After.GO_ON)
+_conflict_done = wrapped(committer.Committer, "commit", lambda real, *of: real(*of) and NextStep.GO_ON)
 _rows_only = wrapped(
     staging.ObjectStage, "manifest", lambda real, self, flush, tables, *more: real(self, flush, tables[:1], *more)
 )

@@ -13,7 +13,7 @@ from tests.simulation.mutation import changed, hostile, wrapped
 
 
 def _forget_without_the_stage(self: PausedStreams) -> None:
-    self._become({})
+    self._set_pauses({})
     with suppress(StoreError):
         self.refresh()
 

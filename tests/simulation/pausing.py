@@ -64,8 +64,8 @@ class WatchedPauses(PausedStreams):
         self._lock = cast("Lock", StrandLock(world))
         self.since_ms: dict[str, int] = {}
 
-    def _become(self, pauses: Mapping[str, Pause]) -> None:
-        super()._become(pauses)
+    def _set_pauses(self, pauses: Mapping[str, Pause]) -> None:
+        super()._set_pauses(pauses)
         self.since_ms = {app_id: self.since_ms.get(app_id, self._world.now_ms) for app_id in pauses}
 
 

@@ -26,7 +26,7 @@ from stage_writer import __main__ as program
 from stage_writer import wiring
 from stage_writer.columns.schemas import FileSchema, SchemaFinder
 from stage_writer.columns.wiring import ColumnsOfStreams
-from stage_writer.converters import Passes, plain_converter
+from stage_writer.converters import ConverterParts, plain_converter
 from tests.builders import required
 from tests.staged import manifests
 from tests.unit.test_columns import FIRST, SECOND, Sample, World, Writer, settings_of
@@ -61,7 +61,7 @@ class FileWorld(World):
         settings, columns = self.settings, self.columns
         (known,) = columns.known().streams
         finder = SchemaFinder(FileSchema(settings.streams[0], compile_protobuf), self.stage, FsspecStore, self.clock)
-        make = partial(plain_converter, settings, Passes(read_file=columns.read_file))
+        make = partial(plain_converter, settings, ConverterParts(read_file=columns.read_file))
         return self.started(finder, make, known, partition, Sample([]))
 
     def write(self, *values: dict[str, object], partition: TopicPartition = FIRST) -> None:
@@ -121,7 +121,7 @@ def test_records_are_decoded_by_the_schema_that_the_columns_are_of(tmp_path: Pat
 
 
 class _DecodersMade(Exception):  # noqa: N818 - the end of what is tested
-    """Decoders would be made with these `Passes`."""
+    """Decoders would be made with these `ConverterParts`."""
 
 
 def test_run_and_replay_decode_by_the_content_that_their_columns_are_of(
@@ -131,7 +131,7 @@ def test_run_and_replay_decode_by_the_content_that_their_columns_are_of(
     world.start()
     before, settings = world.file.read_bytes(), world.settings
 
-    def passes_of(_settings: object, passes: Passes, *_: object, **_more: object) -> None:
+    def passes_of(_settings: object, passes: ConverterParts, *_: object, **_more: object) -> None:
         world.file.write_bytes(b"changed since")
         raise _DecodersMade(passes)
 

@@ -295,14 +295,14 @@ def test_loader_with_failing_checkpoints_is_unhealthy(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.load()
     assert healthcheck(page)[0] == 200
-    page.checkpoints.ask(DueCheckpoint("s3://lake/orders", 10, fail))
+    page.checkpoints.request(DueCheckpoint("s3://lake/orders", 10, fail))
     page.checkpoints.finish()
     status, text = healthcheck(page)
     assert status == 503
     assert "3 checkpoints of s3://lake/orders failed in a row: no space is left → nothing is lost" in text
     assert "Checkpoints fail" in [problem.title for problem in page.view.status().problems]
 
-    page.checkpoints.ask(DueCheckpoint("s3://lake/orders", 20, lambda: None))
+    page.checkpoints.request(DueCheckpoint("s3://lake/orders", 20, lambda: None))
     page.checkpoints.finish()
     assert healthcheck(page)[0] == 200
 

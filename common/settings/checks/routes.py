@@ -3,7 +3,7 @@
 Rules:
 
 1. The loader has to know every table of a stream by its URL: routes name them one by one, or the stage does for those
-   that appear by `route_table` (common/settings/appearing.py).
+   that appear by `route_table` (common/settings/added_routes.py).
 2. A stream's dead letters have other columns than its rows, so no table takes both, of one stream or of two.
 3. Several routes may lead to one table, the stream's main table included, and several streams may load into one: their
    txn actions distinguish them, as long as no app_id is a prefix of another.

@@ -56,7 +56,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetStory:
+class OffsetReport:
     query: RecordQuery
     table: str
     """The stream's main table."""

@@ -30,8 +30,8 @@ from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from delta_loader.inspect.explain.loaded import RecordQuery, find_loading_commit
-from delta_loader.inspect.explain.offsets import Holder, OffsetStory
-from delta_loader.inspect.explain.versions import VersionStory, markers_of, since
+from delta_loader.inspect.explain.offsets import Holder, OffsetReport
+from delta_loader.inspect.explain.versions import VersionReport, markers_of, since
 from delta_loader.maintenance.live_files import live_files
 from delta_loader.ports import EndsOf, OpenStore, ParallelMap
 from delta_loader.stage.listed import Listed
@@ -53,7 +53,7 @@ class Explainer:
     parallel: ParallelMap
     kafka_ends: EndsOf
 
-    def version(self, url: str, number: int) -> VersionStory:
+    def version(self, url: str, number: int) -> VersionReport:
         """One version. Raises UsageError for a version that does not exist yet; TableError, StoreError."""
         store = self.open_store(url)
         listed = {int(match[1]): match[0] for item in store.list(LOG) if (match := COMMIT.fullmatch(item.path))}
@@ -64,7 +64,7 @@ class Explainer:
         if number > newest:
             raise UsageError(f"{url} has no version {number}; its newest is {newest}", f"use a version up to {newest}")
         if number not in listed:
-            return VersionStory(url, number, newest, oldest)
+            return VersionReport(url, number, newest, oldest)
         version = parse_version(number, required_file(store, commit_path(number)))
         later = (
             self._versions(store, [version for version in sorted(listed) if version > number])
@@ -74,9 +74,9 @@ class Explainer:
         gone, live = since(version.added, later)
         names = markers_of(version)
         there = self.parallel(lambda name: self.stage.store.stat(name.path) is not None, names)
-        return VersionStory(url, number, newest, oldest, version, dict(zip(names, there, strict=True)), gone, live)
+        return VersionReport(url, number, newest, oldest, version, dict(zip(names, there, strict=True)), gone, live)
 
-    def offset(self, stream: Stream, topic_partition: TopicPartition, offset: Offset) -> OffsetStory:
+    def offset(self, stream: Stream, topic_partition: TopicPartition, offset: Offset) -> OffsetReport:
         """One offset of a stream. Raises TableError, StoreError, MarkerError."""
         store = self.open_store(stream.table)
         state = read_table_state(store)
@@ -93,7 +93,7 @@ class Explainer:
         partition = next((status for status in seen.partitions if status.partition == topic_partition), None)
         is_done = position is not None and offset < position
         covering = None if is_done else self._covering(stream, listing.get(topic_partition), offset)
-        return OffsetStory(
+        return OffsetReport(
             query=query,
             table=stream.table,
             position=position,

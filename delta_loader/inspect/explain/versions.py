@@ -22,7 +22,7 @@ class LaterRemoval:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionStory:
+class VersionReport:
     """A version, or the fact that the log no longer has it."""
 
     url: str

@@ -11,18 +11,18 @@ from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from common.tables.history import LoggedCommit
 from delta_loader.inspect.explain.loaded import LoadedRange
-from delta_loader.inspect.explain.offsets import Holder, OffsetLocation, OffsetStory
-from delta_loader.inspect.explain.versions import VersionStory
+from delta_loader.inspect.explain.offsets import Holder, OffsetLocation, OffsetReport
+from delta_loader.inspect.explain.versions import VersionReport
 from delta_loader.tables.history import TableVersion
 
 _SHOWN = 10
 
 
-def version_to_text(story: VersionStory) -> str:
+def version_to_text(story: VersionReport) -> str:
     return joined(_version_lines(story))
 
 
-def _version_lines(story: VersionStory) -> Iterator[str]:
+def _version_lines(story: VersionReport) -> Iterator[str]:
     version = story.version
     if version is None:
         yield (
@@ -95,7 +95,7 @@ def _counts_words(counts: Counts) -> str:
     return ", ".join(parts)
 
 
-def version_to_json(story: VersionStory) -> Json:
+def version_to_json(story: VersionReport) -> Json:
     version = story.version
     record: dict[str, Json] = {
         "table": story.url,
@@ -167,7 +167,7 @@ def _counts_json(counts: Counts | None) -> Json:
     }
 
 
-def offset_to_text(story: OffsetStory) -> str:
+def offset_to_text(story: OffsetReport) -> str:
     query = story.query
     lines = [f"{query.partition} offset {query.offset} of stream {query.app_id}: {_verdict(story)}"]
     commit = story.loaded.commit
@@ -184,7 +184,7 @@ def offset_to_text(story: OffsetStory) -> str:
     return joined([*lines, *(f"  {line}" for line in _to_come_lines(story))])
 
 
-def _verdict(story: OffsetStory) -> str:  # noqa: PLR0911 - one for each case
+def _verdict(story: OffsetReport) -> str:  # noqa: PLR0911 - one for each case
     match story.place:
         case OffsetLocation.ROW:
             rows = sum(holder.rows or 0 for holder in story.holders if not holder.is_dead_letters)
@@ -225,7 +225,7 @@ def _taken_back(loaded: LoadedRange) -> str:
     return f"no longer there: {lost_by}{by} removed it; see `delta-loader status {CONFIG}`"
 
 
-def _why_no_row(story: OffsetStory) -> str:
+def _why_no_row(story: OffsetReport) -> str:
     commit = story.loaded.commit
     metadata = None if commit is None else commit.metadata
     counts = None if metadata is None else metadata.counts.get(story.query.partition)
@@ -242,7 +242,7 @@ def _why_no_row(story: OffsetStory) -> str:
     return ", or ".join([*can, "a row that was deleted since"])
 
 
-def _to_come_lines(story: OffsetStory) -> Iterator[str]:
+def _to_come_lines(story: OffsetReport) -> Iterator[str]:
     if story.is_done:
         return
     if story.staged is not None:
@@ -272,7 +272,7 @@ def _commit_words(commit: LoggedCommit) -> str:
     return f"version {commit.version}{when} ({commit.operation})"
 
 
-def offset_to_json(story: OffsetStory) -> Json:
+def offset_to_json(story: OffsetReport) -> Json:
     query, loaded = story.query, story.loaded
     return {
         "app_id": query.app_id,

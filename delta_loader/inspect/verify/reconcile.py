@@ -144,7 +144,7 @@ def reconcile(
     if unproved:
         findings.append(_uncounted(tables, partition, ranges, unproved))
     findings += _loaded_otherwise(tables, partition, ranges, seen)
-    findings += _strangers(tables, partition, ranges, seen)
+    findings += _unexplained_rows(tables, partition, ranges, seen)
     findings += _given_up(tables, partition)
     counts = [loaded.counts for loaded in ledger.loaded.get(partition, [])]
     counted = [count for count in counts if count is not None]
@@ -303,7 +303,7 @@ def _uncounted(tables: Tables, partition: TopicPartition, ranges: list[OffsetRan
     return Finding(Verdict.UNPROVED, "not_counted", text, tables.url, partition, (last.span,))
 
 
-def _strangers(
+def _unexplained_rows(
     tables: Tables, partition: TopicPartition, ranges: list[OffsetRange], seen: BucketTotals
 ) -> Iterator[Finding]:
     """Rows in positions that no commit of the history loaded."""

@@ -281,7 +281,7 @@ class Verifier:
         text = (
             "events are merged by key, so their rows cannot be counted; that each was merged once is proved by the "
             "log alone, whose spans have no gap and no overlap"
-        ) + self._unasked()
+        ) + self._note_ids_only()
         findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
         for ledger in tables.row_ledgers:
             by = merge_by_of(stream.at(ledger.url))
@@ -329,7 +329,7 @@ class Verifier:
     def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """The report on a table whose rows do not name their records."""
         text = "the stream's kafka_columns are off; that each record is there once is proved by the log alone"
-        text += self._unasked()
+        text += self._note_ids_only()
         findings = [Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url)]
         expected = _counted(tables)
         have = self.contents.count(tables.url, version)
@@ -350,7 +350,7 @@ class Verifier:
             findings.append(Finding(verdict, "rows_differ", text, tables.url, version=version))
         return _by_the_log(tables.rows), findings
 
-    def _unasked(self) -> str:
+    def _note_ids_only(self) -> str:
         return "" if self.kafka is None else "; only the ids of Kafka's topics were compared"
 
     def _with_columns(
@@ -379,7 +379,7 @@ class Verifier:
                 same_offsets = _merged(tables, topic_partition) or _recreated(tables, topic_partition)
                 if same_offsets is not None:
                     findings.append(same_offsets)
-                    partitions.append(_unlooked(tables.rows, topic_partition))
+                    partitions.append(_positions_only(tables.rows, topic_partition))
                     continue
                 kafka = None if topic_partition in other_topics else self.kafka
                 seen = _walk(tables, topic_partition, rows, dead, kafka)
@@ -460,10 +460,10 @@ def _counted(tables: Tables) -> int | None:
 
 def _by_the_log(rows: Ledger) -> tuple[PartitionReport, ...]:
     """Kafka partitions that are judged by the log alone."""
-    return tuple(_unlooked(rows, partition) for partition in sorted(rows.positions))
+    return tuple(_positions_only(rows, partition) for partition in sorted(rows.positions))
 
 
-def _unlooked(rows: Ledger, partition: TopicPartition) -> PartitionReport:
+def _positions_only(rows: Ledger, partition: TopicPartition) -> PartitionReport:
     return PartitionReport(partition, rows.begins.get(partition), rows.positions.get(partition))
 
 

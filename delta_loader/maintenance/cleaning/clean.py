@@ -27,7 +27,7 @@ from common.stage.markers import DONE, STRAY, MarkerName, is_late_path
 from common.stage.replacements import REPLACE
 from common.storage.scanning import Upload
 from common.storage.store import store_time_ms
-from common.tables.files import spoken_of
+from common.tables.files import referenced_files
 from common.tables.history import LoggedCommit, read_history, store_lines
 from common.tables.log_files import COMMIT, LOG
 from delta_loader.maintenance.cleaning.candidates import Candidates
@@ -117,7 +117,7 @@ class CleanUp:
             return None
         store = self._open(area.url)
         try:
-            for names in spoken_of(store):
+            for names in referenced_files(store):
                 candidates.keep(names)
             failure = other_stage(area, self._settings, _history(store))
         except (StoreError, TableError) as error:

@@ -30,7 +30,15 @@ from stage_writer.decode.decode_options import STRICT, DecodeOptions, MakeNative
 from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.decode.unknown.evolving import EvolvingDecoder
 from stage_writer.shape.expressions import refused
-from stage_writer.shape.jmespath.expressions import Assignment, Goal, OfMessage, Path, Plain, Substring, assignments_of
+from stage_writer.shape.jmespath.expressions import (
+    Assignment,
+    Goal,
+    MessageProperty,
+    Path,
+    Plain,
+    Substring,
+    assignments_of,
+)
 from stage_writer.shape.jmespath.rewriting import MessageRewriter
 from stage_writer.shape.names import remade
 
@@ -101,7 +109,7 @@ def _require_own_form(assignment: Assignment, reading: DecodeOptions) -> None:
     """Kafka's own values have one form, independent of `formats` for the record's values."""
     for step in assignment.goal.steps:
         reading = reading.at(step)
-    if isinstance(assignment.plain, OfMessage) and reading.format is not None:
+    if isinstance(assignment.plain, MessageProperty) and reading.format is not None:
         problem = f"its column has the format {reading.format.value}"
         raise refused(assignment.setting, assignment.text, problem, "remove the column from `formats`")
 
@@ -139,7 +147,7 @@ def _filler_of(
     wide = columns
     added: list[Steps] = []
     for fill in fills:
-        if isinstance(fill.plain, OfMessage):
+        if isinstance(fill.plain, MessageProperty):
             continue
         if isinstance(fill.plain, Substring) and fill.goal.type is not Primitive.STRING:
             return None
@@ -232,7 +240,7 @@ def _value(fill: _Fill, columns: Mapping[str, pa.Array], index: Index, messages:
             return _at(columns, steps)
         case Substring(steps, skip, take):
             return pc.utf8_slice_codeunits(_at(columns, steps), skip, skip + take)
-        case OfMessage(name):
+        case MessageProperty(name):
             return _of_messages(name, fill.goal.type, index, messages)
 
 

@@ -51,11 +51,11 @@ class Substring:
 
 
 @dataclass(frozen=True, slots=True)
-class OfMessage:
+class MessageProperty:
     name: str
 
 
-Plain = Path | Substring | OfMessage
+Plain = Path | Substring | MessageProperty
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +132,12 @@ def _goal(columns: StructType, column: str, setting: str, text: str) -> Goal:
     return Goal(steps, data_type)
 
 
-def _of_message(setting: str, text: str, goal: Goal) -> OfMessage:
+def _of_message(setting: str, text: str, goal: Goal) -> MessageProperty:
     name = text.strip()
     if goal.type not in OF_MESSAGE[name]:
         types = " or ".join(type_to_ddl(primitive) for primitive in OF_MESSAGE[name])
         raise refused(setting, text, f"its column is {type_to_ddl(goal.type)}", f"declare it as {types}")
-    return OfMessage(name)
+    return MessageProperty(name)
 
 
 def _plain(node: Mapping[str, object]) -> Plain | None:

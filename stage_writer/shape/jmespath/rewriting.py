@@ -26,7 +26,7 @@ from stage_writer.decode.json_document import (
     parse_document,
 )
 from stage_writer.decode.rejects import ErrorClass, Refusal
-from stage_writer.shape.jmespath.expressions import Assignment, FailedExpressionError, OfMessage, iso8601
+from stage_writer.shape.jmespath.expressions import Assignment, FailedExpressionError, MessageProperty, iso8601
 
 _MOST_DIGITS = 4000  # Python refuses longer integers
 _TOO_DEEP = "jmespath: the message is nested too deeply"
@@ -58,7 +58,9 @@ class MessageRewriter:
         try:
             record = _seen(document)
             values = [
-                _of_message(assignment, about) if isinstance(assignment.plain, OfMessage) else assignment.value(record)
+                _of_message(assignment, about)
+                if isinstance(assignment.plain, MessageProperty)
+                else assignment.value(record)
                 for assignment in self._assignments
             ]
             for assignment, value in zip(self._assignments, values, strict=True):

@@ -14,7 +14,7 @@ from common.errors import ExitCode
 from stage_writer.background import Background
 from stage_writer.loop import StageWriter
 from stage_writer.stopping import StartingExit, end_when_stuck
-from stage_writer.tasks import together
+from stage_writer.tasks import joint_converter
 from stage_writer.topologies import Record
 from tests.builders import settings_of
 from tests.fakes.counting import FIRST, Counts, World, counted
@@ -129,7 +129,7 @@ def test_last_idle_report_counts_as_a_step(tmp_path: Path, monkeypatch: pytest.M
 def test_nothing_more_is_converted_after_a_stop_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, 0)
     seen = counts_slowly(world, monkeypatch, stop_at=5, seconds=0.0)
-    monkeypatch.setattr(together, "_MOST_MESSAGES", 10)
+    monkeypatch.setattr(joint_converter, "_MOST_MESSAGES", 10)
     world.group.ends[FIRST] = 40
     world.writer.run(until_caught_up=False)
     assert seen == list(range(10)), "the current batch of messages is the last one"

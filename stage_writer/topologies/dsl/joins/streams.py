@@ -82,7 +82,7 @@ class JoinSide(Processor):
             self.context.drop(record, _reason(record))
             return
         if self._waiting is not None and record.timestamp_ms == seen_ms:
-            self._waiting.give_on(self.context, record, seen_ms)
+            self._waiting.forward_unmatched(self.context, record, seen_ms)
         self._match(record, seen_ms)
         self._own.put(record.key, record.value, record.timestamp_ms)
 
@@ -129,7 +129,7 @@ class _Waiting:
         if self._store.get((time_ms, is_left, key)) is not None:
             self._store.put((time_ms, is_left, key), None)
 
-    def give_on(self, context: ProcessorContext, record: Record, seen_ms: int) -> None:
+    def forward_unmatched(self, context: ProcessorContext, record: Record, seen_ms: int) -> None:
         """Forward those that can no longer get a match, earliest first."""
         earliest_ms = self._store.get(_WAITING)
         if earliest_ms is None or earliest_ms + self._shortest_ms >= seen_ms:

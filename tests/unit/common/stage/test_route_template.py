@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import ConfigError, MarkerError, NewerFormatError
 from common.ports import Created
-from common.settings.appearing import with_routes
+from common.settings.added_routes import with_routes
 from common.settings.load import print_settings
 from common.settings.loading import LoadSetting
 from common.settings.route_template import is_name

@@ -15,7 +15,7 @@ from benchmarks import large_table
 from common.errors import TableError
 from common.storage.store import FsspecStore
 from common.tables.delta_log import clustering_columns, read_table_state
-from common.tables.files import spoken_of
+from common.tables.files import referenced_files
 from common.tables.history import read_history, store_lines
 from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.maintenance.live_files import live_files
@@ -351,7 +351,7 @@ def test_checkpoint_clustering_counts_until_a_later_commit_changes_it(store: Fss
 
 READERS: list[Callable[[FsspecStore], object]] = [
     read_table_state,
-    lambda store: list(spoken_of(store)),
+    lambda store: list(referenced_files(store)),
     lambda store: list(live_files(store, in_turn)),
     lambda store: list(read_history(2, store_lines(store))),
 ]

@@ -20,7 +20,7 @@ from common.tables.rollback import (
     RollbackKind,
     described,
     find_rollback,
-    own_past,
+    own_history,
     turning_points,
     unknown_positions,
     unknown_since,
@@ -231,8 +231,8 @@ def test_only_a_commit_that_saw_the_positions_makes_a_history_known(newest: Logg
 
 
 def test_expired_txn_stays_one_event_while_other_partitions_advance() -> None:
-    first = own_past(newest_first(CREATED, FIRST, own(2, (P1, 0, 5))), "orders")
-    later = own_past(newest_first(CREATED, FIRST, own(2, (P1, 0, 5)), own(3, (P1, 5, 9))), "orders")
+    first = own_history(newest_first(CREATED, FIRST, own(2, (P1, 0, 5))), "orders")
+    later = own_history(newest_first(CREATED, FIRST, own(2, (P1, 0, 5)), own(3, (P1, 5, 9))), "orders")
     causes = [without_txn(past, [P0], [], {})[0].cause.version for past in (first, later)]
     assert causes == [1, 1]
 
@@ -245,7 +245,7 @@ def test_newest_commit_says_which_chains_may_have_been_loaded_before() -> None:
         )
         for commit, unproved in ((own(7), {(P1, 0)}), (own(6, (P0, 10, 20)), set()))
     ]
-    past = own_past(iter([*commits, other(5)]), "orders", [(P0, 0)])
+    past = own_history(iter([*commits, other(5)]), "orders", [(P0, 0)])
     assert (past.last[P0, 0].version, past.may_have_loaded((P1, 0), None)) == (6, True)
 
 
@@ -268,16 +268,16 @@ def test_markers_over_an_hour_younger_than_the_log_were_not_loaded(younger_ms: i
 
 
 def test_expired_txn_and_recreated_table_are_distinguished() -> None:
-    past = own_past(newest_first(CREATED, own(1, (P0, 0, 10), (P1, 0, 5)), SECOND), "orders")
+    past = own_history(newest_first(CREATED, own(1, (P0, 0, 10), (P1, 0, 5)), SECOND), "orders")
     (rollback,) = without_txn(past, [P0], [], {})
     assert (rollback.kind, rollback.positions, rollback.cause.version) == (RollbackKind.EXPIRED, {P0: 20}, 2)
     (rollback,) = without_txn(past, [P0, P1], [], {})
     assert (rollback.positions, rollback.cause.version) == ({P0: 20, P1: 5}, 2), "the newest of several events"
-    (rollback,) = without_txn(own_past(newest_first(CREATED, other(1)), "orders"), [P0, P1], [P1], {})
+    (rollback,) = without_txn(own_history(newest_first(CREATED, other(1)), "orders"), [P0, P1], [P1], {})
     assert (rollback.kind, list(rollback.positions), rollback.cause.version) == (RollbackKind.RECREATED, [P1], 0)
     # A new partition, and a table whose log does not reach back.
     assert without_txn(past, [TopicPartition(Topic("orders"), Partition(7))], [], {}) == ()
-    assert without_txn(own_past(iter([other(9)]), "orders"), [P1], [P1], {}) == ()
+    assert without_txn(own_history(iter([other(9)]), "orders"), [P1], [P1], {}) == ()
 
 
 # A topic that was deleted and created again begins a new generation.
@@ -298,7 +298,7 @@ def test_positions_of_two_generations_are_kept_apart() -> None:
 
 
 def test_expired_txn_is_recognized_only_for_the_chain_s_own_generation() -> None:
-    past = own_past(newest_first(CREATED, FIRST, own(2, (P0, 0, 7), generation=1)), "orders")
+    past = own_history(newest_first(CREATED, FIRST, own(2, (P0, 0, 7), generation=1)), "orders")
     (rollback,) = without_txn(past, [P0], [], {P0: 1})
     assert (rollback.kind, rollback.positions, rollback.generations) == (RollbackKind.EXPIRED, {P0: 7}, {P0: 1})
     (rollback,) = without_txn(past, [P0], [], {})

@@ -8,11 +8,11 @@ import pytest
 
 from common.errors import TableError
 from common.storage.store import FsspecStore
-from common.tables.files import spoken_of
+from common.tables.files import referenced_files
 
 
 def named_files(store: FsspecStore) -> set[str]:
-    return set().union(*spoken_of(store))
+    return set().union(*referenced_files(store))
 
 
 def files(folder: Path) -> set[str]:

@@ -33,7 +33,7 @@ class World:
         self.readiness_check = ReadinessCheck(
             ["orders", "returns"],
             scan=lambda: self.results.pop(0) if len(self.results) > 1 else self.results[0],
-            look_at=lambda app_id: [check for check in self.stream if check.app_id == app_id],
+            check_stream=lambda app_id: [check for check in self.stream if check.app_id == app_id],
             prove=self._prove,
             log=structlog.get_logger(),
             metrics=self.metrics,

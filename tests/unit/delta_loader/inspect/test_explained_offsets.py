@@ -11,7 +11,7 @@ from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit
 from delta_loader.inspect.explain.loaded import LoadedRange, RecordQuery, find_loading_commit
-from delta_loader.inspect.explain.offsets import Holder, OffsetLocation, OffsetStory
+from delta_loader.inspect.explain.offsets import Holder, OffsetLocation, OffsetReport
 from delta_loader.inspect.explain.view import offset_to_json, offset_to_text
 from delta_loader.plan.held import Held
 from tests.builders import span
@@ -90,9 +90,9 @@ def test_replaced_range_names_both_commits() -> None:
     assert search(7, load(1, 0, 10), again).replaced is None
 
 
-def story(offset: int, *commits: LoggedCommit, position: int | None = 20, **given: object) -> OffsetStory:
+def story(offset: int, *commits: LoggedCommit, position: int | None = 20, **given: object) -> OffsetReport:
     place = None if position is None else Position(position)
-    return replace(OffsetStory(asked(offset), "s3://lake/orders", place, search(offset, *commits)), **given)  # type: ignore[arg-type]
+    return replace(OffsetReport(asked(offset), "s3://lake/orders", place, search(offset, *commits)), **given)  # type: ignore[arg-type]
 
 
 LOADED = (other(0, "CREATE TABLE"), load(1, 0, 20, records=15, rows=13, tombstones=2))
@@ -134,7 +134,7 @@ ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
         (story(30, *LOADED, staged_to=Position(50)), OffsetLocation.GAP, "it is not staged, although"),
     ],
 )
-def test_each_offset_location_has_its_text(explained: OffsetStory, place: OffsetLocation, sentence: str) -> None:
+def test_each_offset_location_has_its_text(explained: OffsetReport, place: OffsetLocation, sentence: str) -> None:
     assert explained.place is place
     assert sentence in offset_to_text(explained)
     assert f"'place': '{place.value}'" in str(offset_to_json(explained))

@@ -16,7 +16,7 @@ from common.stage.resolutions import Resolution
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit
-from common.tables.rollback import FARTHEST, MOST_COMMITS, find_rollback, own_past
+from common.tables.rollback import FARTHEST, MOST_COMMITS, find_rollback, own_history
 from common.tables.state import TableState
 from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import TableShape
@@ -540,5 +540,5 @@ def test_reading_of_a_log_is_bounded() -> None:
 
     assert find_rollback(others(), "orders") is None
     assert read == FARTHEST
-    assert own_past(others(), "orders").oldest is not None
+    assert own_history(others(), "orders").oldest is not None
     assert read == 2 * FARTHEST

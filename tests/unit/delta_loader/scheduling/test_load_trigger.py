@@ -171,10 +171,10 @@ def test_due_stream_does_not_wait_for_one_with_another_schedule() -> None:
     world = World("10s", own=HOURLY)
     due = world.next()
     assert due is not None
-    assert not world.trigger.hurries(frozenset())
+    assert not world.trigger.another_is_due(frozenset())
     world.clock.now_s = 10
-    assert world.trigger.hurries(frozenset({"orders"}))
-    assert not world.trigger.hurries(frozenset(STREAMS)), "it is being loaded, and would only be loaded again"
+    assert world.trigger.another_is_due(frozenset({"orders"}))
+    assert not world.trigger.another_is_due(frozenset(STREAMS)), "it is being loaded, and would only be loaded again"
     world.trigger.ended(due, [StreamReport("a/b=c")], world.now)
     assert world.look() == {"a/b=c"}
 
@@ -230,9 +230,9 @@ def test_notification_does_not_wait_for_another_stream_that_is_loading() -> None
     unfinished = frozenset({"orders"})
     world.notifications.streams |= {"orders"}
     world.clock.now_s += 15
-    assert not world.trigger.hurries(unfinished), "its next load starts after this one"
+    assert not world.trigger.another_is_due(unfinished), "its next load starts after this one"
     world.notifications.streams |= {"a/b=c"}
-    assert world.trigger.hurries(unfinished)
+    assert world.trigger.another_is_due(unfinished)
     world.trigger.ended(due, [], world.now)
     assert world.look() == {"orders", "a/b=c"}
 

@@ -121,13 +121,13 @@ def test_pass_that_hurries_ends_before_its_slow_streams() -> None:
     scheduler, hang, seen = StreamScheduler(2, patience_s=LONG_S), Event(), list[frozenset[str]]()
     watched = Watched({"slow": hang})
 
-    def hurries(unfinished: frozenset[str], /) -> bool:
+    def another_is_due(unfinished: frozenset[str], /) -> bool:
         seen.append(unfinished)
         return "quick" not in unfinished
 
-    assert scheduler(watched, ["slow", "quick"], hurries=hurries) == {"slow"}
+    assert scheduler(watched, ["slow", "quick"], another_is_due=another_is_due) == {"slow"}
     assert scheduler(watched, ["quick"]) == {"slow"}
-    assert scheduler(watched, ["slow"], hurries=hurries) == {"slow"}, (
+    assert scheduler(watched, ["slow"], another_is_due=another_is_due) == {"slow"}, (
         "it is still running, and runs once more afterwards"
     )
     assert scheduler(watched, []) == {"slow"}
@@ -157,7 +157,7 @@ def test_resumed_stream_takes_its_slot_back() -> None:
         def progress(self, app_id: str, /) -> object:
             return moved[0] if app_id == "a" else 0
 
-    def hurries(unfinished: frozenset[str], /) -> bool:
+    def another_is_due(unfinished: frozenset[str], /) -> bool:
         if begun == ["a"]:
             now_s[0] = 2 * LONG_S
         elif "b" in unfinished and "b" in begun:
@@ -169,7 +169,7 @@ def test_resumed_stream_takes_its_slot_back() -> None:
         return False
 
     scheduler = StreamScheduler(1, patience_s=LONG_S, monotonic_s=lambda: now_s[0])
-    assert scheduler(Work(), ["a", "b", "c"], to_the_end=True, hurries=hurries) == frozenset()
+    assert scheduler(Work(), ["a", "b", "c"], to_the_end=True, another_is_due=another_is_due) == frozenset()
     assert at_a_time == [{"a"}, {"a", "b"}, {"c"}]
     scheduler.close(LONG_S)
 

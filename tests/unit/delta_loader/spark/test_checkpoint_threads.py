@@ -68,10 +68,10 @@ def checkpoints(metrics: Metrics) -> BackgroundCheckpoints:
 def test_only_the_newest_due_checkpoint_follows_the_running_one(
     store: Store, checkpoints: BackgroundCheckpoints
 ) -> None:
-    checkpoints.ask(store.due("a", 10))
+    checkpoints.request(store.due("a", 10))
     assert store.began.wait(_LONG_S)
     for version in (20, 30, 40):
-        checkpoints.ask(store.due("a", version))
+        checkpoints.request(store.due("a", version))
     assert store.written == []
     store.let_go.set()
     checkpoints.finish()
@@ -82,7 +82,7 @@ def test_only_the_newest_due_checkpoint_follows_the_running_one(
 def test_many_tables_are_queued(store: Store, checkpoints: BackgroundCheckpoints) -> None:
     for version in (10, 20):
         for number in range(20):
-            checkpoints.ask(store.due(f"table {number}", version))
+            checkpoints.request(store.due(f"table {number}", version))
     assert store.began.wait(_LONG_S)
     store.let_go.set()
     checkpoints.finish()
@@ -99,10 +99,10 @@ def test_failed_checkpoint_is_counted_and_does_not_stop_the_next(
         raise error
 
     store.let_go.set()
-    checkpoints.ask(DueCheckpoint("a", 10, fail))
-    checkpoints.ask(store.due("b", 10))
+    checkpoints.request(DueCheckpoint("a", 10, fail))
+    checkpoints.request(store.due("b", 10))
     checkpoints.finish()
-    checkpoints.ask(store.due("a", 20))
+    checkpoints.request(store.due("a", 20))
     checkpoints.finish()
     assert sorted(store.written) == [("a", 20), ("b", 10)]
     assert 'delta_loader_checkpoints_total{outcome="failed"} 3.0' in metrics.exposition().decode()
@@ -112,18 +112,18 @@ def test_failed_checkpoint_is_counted_and_does_not_stop_the_next(
 def test_close_waits_for_the_running_checkpoint_and_starts_none(
     store: Store, checkpoints: BackgroundCheckpoints
 ) -> None:
-    checkpoints.ask(store.due("a", 10))
+    checkpoints.request(store.due("a", 10))
     assert store.began.wait(_LONG_S)
-    checkpoints.ask(store.due("a", 20))
+    checkpoints.request(store.due("a", 20))
     checkpoints.close(last_wait_s=0.01)  # it hangs and is abandoned
-    checkpoints.ask(store.due("b", 10))
+    checkpoints.request(store.due("b", 10))
     store.let_go.set()
     checkpoints.close(_LONG_S)
     assert store.written == [("a", 10)]
 
 
 def test_finish_returns_at_once_when_stopped(store: Store, checkpoints: BackgroundCheckpoints) -> None:
-    checkpoints.ask(store.due("a", 10))
+    checkpoints.request(store.due("a", 10))
     checkpoints.finish(lambda: True)
     assert store.written == []
 
@@ -153,7 +153,7 @@ class Slow:
                 raise TableError("no codec", "bring one")
             self.written.append((url, version))
 
-        self.checkpoints.ask(DueCheckpoint(url, version, write))
+        self.checkpoints.request(DueCheckpoint(url, version, write))
 
     def require(self, *written: tuple[str, int], moving_s: float = 0) -> None:
         """Wait until these are written, and no others; each check advances the clock by ``moving_s``."""

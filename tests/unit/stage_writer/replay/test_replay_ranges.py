@@ -10,9 +10,9 @@ from common.errors import UsageError
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin
 from stage_writer.replay.records import (
-    Moments,
     OffsetRanges,
     ReplayKafka,
+    TimeRange,
     replay_selection,
     replayable,
     require_first_chain,
@@ -41,7 +41,7 @@ class Kafka:
 
 
 def spans(
-    selection: Moments | OffsetRanges, low: int = 10, topic: str = "orders", partition: int | None = None
+    selection: TimeRange | OffsetRanges, low: int = 10, topic: str = "orders", partition: int | None = None
 ) -> object:
     return spans_of(cast("ReplayKafka", Kafka(low)), topic, partition, selection)
 
@@ -50,16 +50,16 @@ def test_range_is_resolved_per_partition_from_kafka() -> None:
     offsets = OffsetRanges(Position(10), Position(20))
     assert spans(offsets) == [(partition, span(10, 20)) for partition in ORDERS]
     assert spans(offsets, partition=1) == [(ORDERS[1], span(10, 20))]
-    assert spans(Moments(11_500, 15_000), partition=0) == [(ORDERS[0], span(12, 15))]
-    assert spans(Moments(0, 5_000), low=0, partition=0) == [(ORDERS[0], span(0, 5))], "nothing was deleted"
-    assert spans(Moments(30_000, 40_000)) == [], "there are no records in that time"
+    assert spans(TimeRange(11_500, 15_000), partition=0) == [(ORDERS[0], span(12, 15))]
+    assert spans(TimeRange(0, 5_000), low=0, partition=0) == [(ORDERS[0], span(0, 5))], "nothing was deleted"
+    assert spans(TimeRange(30_000, 40_000)) == [], "there are no records in that time"
 
 
 @pytest.mark.parametrize(
     ("given", "selection"),
     [
         ((10, 20, None, None), OffsetRanges(Position(10), Position(20))),
-        ((None, None, "1970-01-01T00:00:10Z", "1970-01-01T00:00:15Z"), Moments(10_000, 15_000)),
+        ((None, None, "1970-01-01T00:00:10Z", "1970-01-01T00:00:15Z"), TimeRange(10_000, 15_000)),
         ((10, 10, None, None), "a range that is not empty"),
         ((None, None, "1970-01-01T00:00:15Z", "1970-01-01T00:00:15Z"), "a range that is not empty"),
         ((10, None, None, None), "a range that is not empty"),
@@ -68,7 +68,7 @@ def test_range_is_resolved_per_partition_from_kafka() -> None:
     ],
 )
 def test_range_is_given_as_offsets_or_as_times(
-    given: tuple[int | None, int | None, str | None, str | None], selection: Moments | OffsetRanges | str
+    given: tuple[int | None, int | None, str | None, str | None], selection: TimeRange | OffsetRanges | str
 ) -> None:
     if isinstance(selection, str):
         with pytest.raises(UsageError, match=selection):
@@ -85,10 +85,10 @@ def test_range_is_given_as_offsets_or_as_times(
             OffsetRanges(Position(10), Position(21)),
             r"Kafka has \[10, 20\) of orders/0, but \[10, 21\) is to be replaced",
         ),
-        (Moments(10_000, 15_000), "Kafka has orders/0 from 10 on, and records since 10000 ms may be older than that"),
+        (TimeRange(10_000, 15_000), "Kafka has orders/0 from 10 on, and records since 10000 ms may be older than that"),
     ],
 )
-def test_range_that_kafka_may_not_have_is_refused(selection: Moments | OffsetRanges, named: str) -> None:
+def test_range_that_kafka_may_not_have_is_refused(selection: TimeRange | OffsetRanges, named: str) -> None:
     with pytest.raises(UsageError, match=named):
         spans(selection)
 

@@ -16,8 +16,8 @@ from stage_writer.parquet.buffer import StagedRows
 from stage_writer.ports import Converter
 from stage_writer.stage.state_files import StageState
 from stage_writer.tasks.columns import ColumnsConverter
-from stage_writer.tasks.shared import Surroundings
-from stage_writer.tasks.together import together
+from stage_writer.tasks.joint_converter import joint_converters
+from stage_writer.tasks.shared import TaskEnvironment
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Select, Topology, Where
 from tests import builders
@@ -76,7 +76,7 @@ def converted(parent: Converter, batches: list[MessageBatch]) -> dict[TopicParti
     for batch in batches:
         job = parent.restores(batch.partition, EMPTY_STATE, store)
         fresh.setdefault(parent if job is None else job().converter, []).append(batch)
-    by_converter = [(parent, batches)] if isinstance(parent, ColumnsConverter) else together(fresh)
+    by_converter = [(parent, batches)] if isinstance(parent, ColumnsConverter) else joint_converters(fresh)
     parts = [part for converts, some in by_converter for part in converts.slices(some)]
     return {batch.partition: summary(staged) for part in parts for batch, staged in part}
 
@@ -94,7 +94,7 @@ def test_columns_converter_matches_the_task_converter(
     built = topology.check()
     routes = {"ones": "memory://1", "twos": "memory://2"}
     (stream,) = settings_of(routes, kafka_columns=kafka_columns, route_tables=route_tables).streams
-    surroundings = Surroundings(lambda: 0, Metrics())
+    surroundings = TaskEnvironment(lambda: 0, Metrics())
     ours, tasks = (
         ColumnsConverter(stream, built, surroundings.native_decoder),
         TopologyConverter(stream, built, surroundings),

@@ -8,7 +8,7 @@ from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.sample import StreamSample
-from stage_writer.tasks.shared import Surroundings
+from stage_writer.tasks.shared import TaskEnvironment
 from stage_writer.tasks.topology import SampledTasks, TopologyConverter
 from stage_writer.topologies import KTable, StreamsBuilder, TopologyError
 from tests.builders import settings_of
@@ -26,7 +26,7 @@ def build() -> StreamsBuilder:
 def sampled(columns: str) -> tuple[SampledTasks, StreamSample]:
     stream = {"app_id": "o", "topics": ["customers", "orders"], "table": "memory://t", "topology": "any:build"}
     settings = settings_of({**stream, "columns": columns})
-    parent = TopologyConverter(settings.streams[0], build().check(), Surroundings(lambda: 0, Metrics()))
+    parent = TopologyConverter(settings.streams[0], build().check(), TaskEnvironment(lambda: 0, Metrics()))
     return SampledTasks(parent), StreamSample(settings.streams[0], None)
 
 

@@ -16,8 +16,8 @@ from stage_writer.parquet.buffer import StagedRows
 from stage_writer.ports import PartitionTask
 from stage_writer.stage.state_files import StageState
 from stage_writer.tasks.converting import TaskConverter
-from stage_writer.tasks.shared import Surroundings
-from stage_writer.tasks.together import together
+from stage_writer.tasks.joint_converter import joint_converters
+from stage_writer.tasks.shared import TaskEnvironment
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, ProcessorContext, Record, Topology, Where
 from stage_writer.topologies.stores import Stores
@@ -57,7 +57,7 @@ def build() -> Topology:
 def converter() -> TopologyConverter:
     stream = {"app_id": "orders", "topics": ["orders"], "table": "memory://t", "topology": "any:build"}
     settings = settings_of({**stream, "columns": "n BIGINT, seen BIGINT", "routes": {"ones": "memory://ones"}})
-    return TopologyConverter(settings.streams[0], build().check(), Surroundings(lambda: 0, Metrics()))
+    return TopologyConverter(settings.streams[0], build().check(), TaskEnvironment(lambda: 0, Metrics()))
 
 
 def tasks(count: int) -> list[PartitionTask]:
@@ -98,7 +98,7 @@ def test_converting_tasks_together_does_not_change_their_results(seed: int) -> N
             summaries = [
                 (int(batch.partition.partition), summary(staged))
                 for some in fresh
-                for converts, of_tasks in together(some)
+                for converts, of_tasks in joint_converters(some)
                 for part in converts.slices(of_tasks)
                 for batch, staged in part
             ]
@@ -110,7 +110,7 @@ def test_closed_task_converts_nothing_while_others_do() -> None:
     dice = random.Random(1)  # noqa: S311 - a test's dice
     made = tasks(2)
     batches = [batch_of(dice, number, 0) for number in range(2)]
-    ((converts, of_tasks),) = together({made[number].converter: [batches[number]] for number in range(2)})
+    ((converts, of_tasks),) = joint_converters({made[number].converter: [batches[number]] for number in range(2)})
     slices = converts.slices(of_tasks)
     made[0].close()
     assert [batch.partition for part in slices for batch, _ in part] == [source(1)]
@@ -120,7 +120,7 @@ def test_task_cannot_be_read_while_it_converts() -> None:
     dice = random.Random(2)  # noqa: S311 - a test's dice
     (made,) = tasks(1)
     converter = instance(TaskConverter, made.converter)
-    ((converts, of_tasks),) = together({converter: [batch_of(dice, 0, 0), batch_of(dice, 0, 50)]})
+    ((converts, of_tasks),) = joint_converters({converter: [batch_of(dice, 0, 0), batch_of(dice, 0, 50)]})
     seen: list[bool] = []
     process = Task.finish
 
@@ -138,4 +138,4 @@ def test_messages_without_a_task_are_refused() -> None:
     parent = converter()
     batch = batch_of(random.Random(3), 0, 0)  # noqa: S311 - a test's dice
     with pytest.raises(TypeError, match="without a task"):
-        list(together({parent: [batch]}))
+        list(joint_converters({parent: [batch]}))

@@ -32,7 +32,9 @@ Decoded = tuple[list[Input], list[Reject], NDArray[np.int64]]
 _MOST_MESSAGES = 10_000
 
 
-def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[Together, list[MessageBatch]]]:
+def joint_converters(
+    fresh: Mapping[Converter, list[MessageBatch]],
+) -> Iterator[tuple[JointConverter, list[MessageBatch]]]:
     """Batches of tasks, grouped by stream. Raises TypeError for batches of other converters."""
     tasks: dict[StreamTasks, list[Work]] = {}
     for converter, batches in fresh.items():
@@ -41,10 +43,10 @@ def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[To
             raise TypeError(msg)
         tasks.setdefault(converter.parent, []).extend((converter, batch) for batch in batches)
     for parent, work in tasks.items():
-        yield Together(parent, [task for task, _ in work]), [batch for _, batch in work]
+        yield JointConverter(parent, [task for task, _ in work]), [batch for _, batch in work]
 
 
-class Together:
+class JointConverter:
     """A `stage_writer.ports.BatchConverter` of the tasks of a stream."""
 
     def __init__(self, parent: StreamTasks, tasks: Sequence[TaskConverter]) -> None:

@@ -23,7 +23,7 @@ _LONGEST_NAME = 255
 """The maximum length of a folder's name in most file systems; a chain of several topics has all their names."""
 
 
-class Keeping:
+class TaskStorage:
     """The state of one stream's tasks in this process. Safe to use from the threads that restore them."""
 
     def __init__(self, app_id: str, metrics: Metrics, folder: str | None) -> None:
