@@ -51,7 +51,7 @@ WRITER_VALUE_BYTES = _counter(
 WRITER_BATCH_RECORDS = _histogram(
     "stage_writer_batch_records", (), "Records of a stream that were converted together.", _RECORDS
 )
-WRITER_CONVERT_SECONDS = _histogram("stage_writer_convert_seconds", (), "Decoding and converting them.", _SECONDS)
+WRITER_CONVERT_SECONDS = _histogram("stage_writer_convert_seconds", (), "Time to decode and convert them.", _SECONDS)
 WRITER_REPEATED = _counter(
     "stage_writer_repeated_records_total", ("topic",), "Records that librdkafka delivered again, passed over."
 )
@@ -95,7 +95,7 @@ WRITER_STATE_RESTORED = _counter(
 WRITER_CHANGELOG_WRITTEN_BYTES = _counter(
     "stage_writer_changelog_written_bytes_total",
     ("topic",),
-    "Bytes of changes of tasks' states that a changelog topic took (`state_changelog`), also of claims that were lost.",
+    "Bytes of state changes written to a changelog topic (`state_changelog`), including those of lost claims.",
 )
 WRITER_CHANGELOG_WRITTEN = _counter(
     "stage_writer_changelog_written_messages_total", ("topic",), "Messages that held these bytes."
@@ -123,7 +123,7 @@ WRITER_STATE_RESTORE_SECONDS = _histogram(
 WRITER_STATE_BYTES = _gauge(
     "stage_writer_state_bytes",
     ("app_id", "topic", "partition"),
-    "What a topology's task takes for its state, in memory or on disk.",
+    "Size of the state of a topology's task, in memory or on disk.",
 )
 WRITER_STATE_ENTRIES = _gauge(
     "stage_writer_state_entries", ("app_id", "topic", "partition"), "About how many entries a task's stores have."
@@ -167,12 +167,12 @@ WRITER_STAGED_POSITION = _gauge(
     "stage_writer_staged_position", ("topic", "partition"), "The next position to be staged."
 )
 WRITER_KAFKA_END = _gauge(
-    "stage_writer_kafka_end_position", ("topic", "partition"), "Where the Kafka partition ends, asked every 10 seconds."
+    "stage_writer_kafka_end_position", ("topic", "partition"), "End of the Kafka partition, read every 10 seconds."
 )
 WRITER_LAG_RECORDS = _gauge(
     "stage_writer_lag_records",
     ("topic", "partition"),
-    "Positions in Kafka and not staged, of partitions of this writer.",
+    "Positions in Kafka that are not staged, in this writer's partitions.",
 )
 WRITER_LAG_SECONDS = _gauge(
     "stage_writer_lag_seconds", ("topic", "partition"), "Age of the oldest record in Kafka that is not staged."
@@ -254,7 +254,7 @@ LOADER_CHECKPOINT_SECONDS = _histogram("delta_loader_checkpoint_seconds", (), "O
 LOADER_WAITING = _gauge("delta_loader_waiting_markers", ("app_id",), "Markers staged and not loaded.")
 LOADER_HELD = _gauge("delta_loader_held_partitions", ("app_id", "reason"), "Kafka partitions held, by reason.")
 LOADER_LEFT_OUT = _gauge(
-    "delta_loader_tables_left_out", ("app_id",), "Tables that failed in the last run, or lack what they missed."
+    "delta_loader_tables_left_out", ("app_id",), "Tables that failed in the last run, or still lack rows."
 )
 LOADER_LOADED_POSITION = _gauge(
     "delta_loader_loaded_position", ("topic", "partition"), "The next position to be loaded."
@@ -264,13 +264,15 @@ LOADER_LAG_SECONDS = _gauge(
     "delta_loader_lag_seconds", ("topic", "partition"), "Age of the oldest staged marker that is not loaded."
 )
 LOADER_STAGED_POSITION = _gauge(
-    "delta_loader_staged_position", ("topic", "partition"), "How far the last load saw the Kafka partition staged."
+    "delta_loader_staged_position",
+    ("topic", "partition"),
+    "End of what was staged of the Kafka partition at the last load.",
 )
 LOADER_KAFKA_END = _gauge(
-    "delta_loader_kafka_end_position", ("topic", "partition"), "Where the Kafka partition ends, asked every 10 seconds."
+    "delta_loader_kafka_end_position", ("topic", "partition"), "End of the Kafka partition, read every 10 seconds."
 )
 LOADER_KAFKA_LAG_RECORDS = _gauge(
-    "delta_loader_kafka_lag_records", ("topic", "partition"), "Positions in Kafka and not loaded."
+    "delta_loader_kafka_lag_records", ("topic", "partition"), "Positions in Kafka that are not loaded."
 )
 LOADER_KAFKA_LAG_SECONDS = _gauge(
     "delta_loader_kafka_lag_seconds", ("topic", "partition"), "Age of the oldest record in Kafka that is not loaded."

@@ -76,21 +76,21 @@ _INTRODUCTION = f"""\
 # Configuration
 
 One YAML file serves the stage writers, the loader and the bootstrap tool. Unknown keys are refused, and so is a key
-given twice. `stage-writer check CONFIG` validates it; `kafka-delta-express config show CONFIG` prints what is in force,
-secrets masked. `kafka-delta-express config init` drafts one from what a topic holds. Editors complete and explain keys
-by [config.schema.json](config.schema.json), when a config begins with `# yaml-language-server: $schema=` and its path
-(`kafka-delta-express config schema` prints it).
+given twice. `stage-writer check CONFIG` validates it; `kafka-delta-express config show CONFIG` prints the settings in
+force, with secrets masked. `kafka-delta-express config init` drafts one from a topic's records. Editors complete and
+explain keys by [config.schema.json](config.schema.json) if a config begins with `# yaml-language-server: $schema=` and
+its path (`kafka-delta-express config schema` prints it).
 
 ```yaml
 {EXAMPLE}```
 
 A value may hold `${{NAME}}`, which is replaced by an environment variable, and `${{file:PATH}}`, which is replaced by a
-file's text without its closing line break; `$${{` stands for `${{`. Such a value is printed as the config has it, and a
-value under a key that sounds secret not at all ([security.md](security.md#secrets)).
+file's text without its closing line break; `$${{` stands for `${{`. Such a value is printed as it is in the config. A
+value under a key that sounds secret is never printed ([security.md](security.md#secrets)).
 
 The URL of the stage or of a table is an absolute path (`/data/orders`, `file:///data/orders`) or that of a store
-(`s3://lake/orders`, `gs://`, `abfss://`, `hdfs://`…), word for word: nothing is filled in for a `{{…}}`. All else is
-refused with the URL that was probably meant.
+(`s3://lake/orders`, `gs://`, `abfss://`, `hdfs://`…), taken literally: `{{…}}` is not a placeholder. Any other text is
+refused, with the URL that was probably meant.
 
 Durations are a number and a unit (`ms`, `s`, `m`, `h`, `d`, `w`), sizes a number and a unit (`kB`, `MB`, `GB`, `TB`,
 `KiB`, `MiB`, `GiB`, `TiB`). A start is `earliest`, `latest`, a time such as `2026-03-01T00:00:00Z` or `1772323200000`

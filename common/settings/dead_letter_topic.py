@@ -4,8 +4,8 @@ from common.settings.refusing import refuse
 
 SCHEME = "kafka://"
 TOPIC_DESCRIPTION = (
-    "A Kafka topic that gets the stream's dead letters too, each once, also those of records that a table refuses, "
-    "and of a replay, which the loader sends. See [commands.md](commands.md#in-a-kafka-topic-too)."
+    "A Kafka topic that gets the stream's dead letters too, each once. The loader sends those of records that a table "
+    "refuses, and of replays. See [commands.md](commands.md#in-a-kafka-topic-too)."
 )
 
 

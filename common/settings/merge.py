@@ -35,7 +35,7 @@ class MergeSettings(Section):
     deletes: tuple[str, ...] = Field(
         default=(),
         description="Values of `operation`, as text, that delete the key's row; any other value, and null, is an "
-        "upsert. With an `envelope` it is what that sends: `[d]`, `[delete]` or `[DELETE]`.",
+        "upsert. With an `envelope` it is set: `[d]`, `[delete]` or `[DELETE]`.",
         examples=[["delete"]],
     )
     tombstones: str = Field(

@@ -73,7 +73,7 @@ class StageSettings(Section):
     url: str = Field(
         min_length=1,
         description="Root of the stage, any fsspec URL: `s3://bucket/stage`, `file:///data/stage`, `memory://stage`. "
-        "Streams that share a topic need stages of their own.",
+        "Two configs that read the same topic need stages of their own.",
         examples=["s3://lake/stage"],
     )
     storage_options: dict[str, object] = Field(
@@ -201,7 +201,7 @@ class WriterSettings(Section):
     )
     http_token: HttpToken = Field(
         default=None,
-        description="The secret that `POST /pause` and `/resume` have to bring (`Authorization: Bearer …`), of 16 "
+        description="The secret that `POST /pause` and `/resume` must send (`Authorization: Bearer …`), of 16 "
         "characters at least; without one they are refused.",
         examples=["${HTTP_TOKEN}"],
     )
@@ -279,7 +279,7 @@ class LoaderSettings(Section):
     http_hosts: HttpHosts = ()
     http_token: HttpToken = Field(
         default=None,
-        description="The secret that `POST /load`, `/pause` and `/resume` have to bring (`Authorization: Bearer …`), "
+        description="The secret that `POST /load`, `/pause` and `/resume` must send (`Authorization: Bearer …`), "
         "of 16 characters at least; without one they are refused.",
         examples=["${HTTP_TOKEN}"],
     )
@@ -311,7 +311,7 @@ class LoaderSettings(Section):
 class LogSettings(Section):
     """The services' log, on standard error."""
 
-    level: str = Field(default="info", pattern="^(debug|info|warning|error)$", description="Least level shown.")
+    level: str = Field(default="info", pattern="^(debug|info|warning|error)$", description="Lowest level shown.")
     format: str = Field(
         default="auto",
         pattern="^(auto|json|text)$",
@@ -333,12 +333,12 @@ class Settings(Section):
         description="What the loader does for the tables between loads: OPTIMIZE, VACUUM, checkpoints and statistics. "
         "See [table_services.md](table_services.md).",
     )
-    logs: LogSettings = Field(default_factory=LogSettings, description="What the services say.")
+    logs: LogSettings = Field(default_factory=LogSettings, description="The log of the services, on standard error.")
     schema_registry: dict[str, Option] = Field(
         default_factory=dict,
-        description="The registry of streams with `framing: confluent`: its `url`, and what else confluent-kafka's "
-        "SchemaRegistryClient takes (`basic.auth.user.info`, `ssl.ca.location`, `bearer.auth.*`, `timeout`…). Needs "
-        "the extra `[schema-registry]`.",
+        description="The registry of streams with `framing: confluent`: its `url`, and any other setting of "
+        "confluent-kafka's SchemaRegistryClient (`basic.auth.user.info`, `ssl.ca.location`, `bearer.auth.*`, "
+        "`timeout`…). Needs the extra `[schema-registry]`.",
         examples=[{"url": "http://localhost:8081", "basic.auth.user.info": "${REGISTRY_USER}:${REGISTRY_PASSWORD}"}],
     )
     streams: tuple[Annotated[Stream, AfterValidator(checked)], ...] = Field(

@@ -88,7 +88,7 @@ class Stream(TopicReader, SectionOfParts):
     layout: LayoutSettings = Field(default_factory=LayoutSettings, alias="(layout)")
     start: StartValue = Field(
         default=StartAt.EARLIEST,
-        description="Where a Kafka partition without any marker begins: `earliest`, `latest`, a moment, or positions "
+        description="Where a Kafka partition without any marker begins: `earliest`, `latest`, a time, or positions "
         "by partition.",
     )
     dead_letters: str = Field(

@@ -64,8 +64,8 @@ class RecordSettings(SectionPart):
         default=None,
         min_length=1,
         description="With `format: protobuf`: the records' message, where that is not the first of the schema. With "
-        "`framing: confluent`, records of other messages are then dead letters, `wrong_schema`; so are they with "
-        "`columns: from_registry`, which are those of one message.",
+        "`framing: confluent`, records of other messages are then dead letters, `wrong_schema`, as they "
+        "always are with `columns: from_registry`.",
         examples=["shop.Order"],
     )
     validates: bool = Field(

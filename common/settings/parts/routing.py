@@ -38,8 +38,7 @@ class RoutingSettings(SectionPart):
     )
     route_tables: dict[str, RouteTable] = Field(
         default_factory=dict,
-        description="The same sections as in `routes`, apart from the URLs, as earlier releases have them for a "
-        "`topology`.",
+        description="Sections as in `routes`, without the URLs: the form of earlier releases for a `topology`.",
         examples=[{"alerts": {"columns": "device STRING, day DATE, share DOUBLE", "partition_by": ["day"]}}],
     )
     other_tables: tuple[TableOrUrl, ...] = Field(

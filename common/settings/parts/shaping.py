@@ -28,7 +28,7 @@ class ShapingSettings(SectionPart):
     expect: Rules = Field(
         default_factory=dict,
         description="Rules that rows should follow: name to SQL condition over the same inputs as `route`, or "
-        "`{rule: SQL, on_fail: …}`. A record breaks a rule that is false for it or that fails; null is no break. "
+        "`{rule: SQL, on_fail: …}`. A record breaks a rule that is false for it or that fails; null breaks no rule. "
         "Counted by rule. See [transforms.md](transforms.md#rules).",
         examples=[{"positive_amount": "amount > 0", "known_country": {"rule": "len(country) = 2", "on_fail": "count"}}],
     )
