@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from confluent_kafka import Producer
 
+from devservices.producing import enqueue
+
 _MIB = 2**20
 _QUEUED = 500_000
 _FLUSH_TIMEOUT_S = 300
@@ -25,12 +27,7 @@ def produce(servers: str, topic: str, partitions: int, values: Iterable[bytes]) 
     size_bytes = 0
     for number, value in enumerate(values):
         size_bytes += len(value)
-        while True:
-            try:
-                producer.produce(topic, value, partition=number % partitions)
-                break
-            except BufferError:
-                producer.poll(0.1)
+        enqueue(producer, topic, value, partition=number % partitions)
     if producer.flush(_FLUSH_TIMEOUT_S):
         msg = f"the broker did not acknowledge all messages of {topic}"
         raise RuntimeError(msg)

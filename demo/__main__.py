@@ -29,6 +29,7 @@ from demo.report import Produced, report
 from demo.watch import Watch
 from devservices import processes
 from devservices.kafka import KafkaOptions, running_kafka
+from devservices.producing import enqueue
 from devservices.s3 import S3Server, running_s3, unavailable_reason
 
 HERE = Path(__file__).parent
@@ -119,7 +120,7 @@ def _run(servers: str, watch: Watch, programs: list[processes.Child]) -> Produce
         sent = 0
         for chunk in messages(flights):
             for key, value in chunk:
-                producer.produce(TOPIC, value, key, on_delivery=delivered)
+                enqueue(producer, TOPIC, value, key, on_delivery=delivered)
             sent += len(chunk)
             while (ahead_s := sent / RECORDS_PER_S - (time.monotonic() - begin)) > 0:
                 producer.poll(ahead_s)
@@ -129,8 +130,11 @@ def _run(servers: str, watch: Watch, programs: list[processes.Child]) -> Produce
                 looked = time.monotonic()
         producer.flush()
         progress.update(bars["produced"], completed=sum(counts.values()))
-        while _look(watch, progress, bars) < total:
-            _check_alive(programs, begin)
+        loaded, changed = 0, time.monotonic()
+        while loaded < total:
+            if (newest := _look(watch, progress, bars)) > loaded:
+                loaded, changed = newest, time.monotonic()
+            _check_alive(programs, changed)
             time.sleep(CHECK_EVERY_S)
     return Produced(flights, counts, time.monotonic() - begin)
 
@@ -148,14 +152,14 @@ def _look(watch: Watch, progress: Progress, bars: Mapping[str, TaskID]) -> int:
     return loaded
 
 
-def _check_alive(programs: list[processes.Child], begin: float) -> None:
+def _check_alive(programs: list[processes.Child], changed: float) -> None:
     for child in programs:
         if not child.is_running:
             msg = f"{child.log.name} ends with code {child.process.returncode}:\n{child.log_tail()}"
             raise processes.ServiceError(msg)
-    if time.monotonic() - begin > TIMEOUT_S:
+    if time.monotonic() - changed > TIMEOUT_S:
         tails = "\n".join(f"--- {child.log.name}\n{child.log_tail()}" for child in programs)
-        msg = f"the flights are not in the table after {TIMEOUT_S} s; the logs end with\n{tails}"
+        msg = f"no more flights were loaded for {TIMEOUT_S} s; the logs end with\n{tails}"
         raise processes.ServiceError(msg)
 
 

@@ -33,6 +33,7 @@ from benchmarks.topologies.restores import measured_restores, restore_table
 from common.downloads import ensure_jars, read_lock
 from devservices.kafka import KafkaCluster, KafkaOptions, running_kafka
 from devservices.lock_jars import STREAMS_LOCK
+from devservices.producing import enqueue
 from devservices.s3 import running_s3
 
 _PROGRAM = Path(__file__).parent / "BesideStreams.java"
@@ -89,13 +90,8 @@ def _fill(servers: str, messages: int) -> None:
             "url": f"http://www.example.com/{number % 1000}",
         }
         text, at_ms = json.dumps(value).encode("utf-8"), _BEGIN_MS + number * _STEP_MS
-        while True:
-            try:
-                partition = number * 7919 % _KEYS % _PARTITIONS
-                producer.produce(plans.TOPIC, text, key.encode("utf-8"), partition=partition, timestamp=at_ms)
-                break
-            except BufferError:
-                producer.poll(0.1)
+        partition = number * 7919 % _KEYS % _PARTITIONS
+        enqueue(producer, plans.TOPIC, text, key.encode("utf-8"), partition=partition, timestamp_ms=at_ms)
     producer.flush()
 
 

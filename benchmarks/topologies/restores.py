@@ -14,6 +14,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from devservices.kafka import KafkaCluster
+from devservices.producing import enqueue
 from stage_writer.topologies.stores import Backend, MemoryBackend, Stores, TaskStores
 from stage_writer.topologies.stores.disk import open_backend
 from stage_writer.topologies.stores.files import snapshot_from_bytes, snapshot_to_chunks
@@ -86,12 +87,7 @@ def _streams_s(kafka: KafkaCluster, classes: str, folder: Path, size: int) -> fl
     kafka.create_topic(topic, 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 50})
     for number in range(size):
-        while True:
-            try:
-                producer.produce(topic, json.dumps(_value(number)), _key(number))
-                break
-            except BufferError:
-                producer.poll(0.1)
+        enqueue(producer, topic, json.dumps(_value(number)).encode(), _key(number).encode())
     producer.flush()
     java = ["java", "-Xmx2g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classes, "RestoreStreams"]
     arguments = [kafka.bootstrap_servers, topic, str(size), str(folder / topic)]
