@@ -254,11 +254,13 @@ def test_records_are_resolved_to_a_readers_schema_without_the_pass_in_c() -> Non
     AvroReader(of, parse_ddl(COLUMNS), STRICT, reader=of, make_pass=lambda _: pytest.fail("a pass is made"))
 
 
-def test_more_items_than_bytes_are_refused_at_once() -> None:
+def test_more_items_than_bytes_are_refused_before_they_are_read() -> None:
     of = schema(("v", {"type": "array", "items": "float"}))
     stream = stream_of("v ARRAY<FLOAT>", format="avro", schema_file="x")
-    billions = b"\xfe" + b"\xff" * 6 + b"\x01"
-    assert outcomes(decoded(stream, [billions], file=json.dumps(of).encode())) == [ErrorClass.INVALID_RECORD]
+    nine = b"\x12" + b"\x00" * 8
+    (reject,) = decoded(stream, [nine], file=json.dumps(of).encode()).rejects
+    assert reject.error_class is ErrorClass.INVALID_RECORD
+    assert reject.error.endswith("9 items are announced, but 8 bytes are left")
 
 
 def test_record_nested_too_deeply_is_refused_alone() -> None:
