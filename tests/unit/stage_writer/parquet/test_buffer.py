@@ -225,3 +225,23 @@ def test_all_tables_of_a_buffer_share_one_file_budget() -> None:
     buffer.add(batch, now_s=0.0)
     files = [table.finish() for table in buffer.tables]
     assert [sum(file.values is not None for file in of_table) for of_table in files] == [3, 0, 0]
+
+
+def test_column_with_a_nan_has_no_bounds_in_its_file() -> None:
+    """NaN is above all numbers in Spark, and in no bounds of Parquet. At any depth; in one row group of several."""
+    columns = parse_ddl("v DOUBLE, w FLOAT, s STRUCT<v: DOUBLE, w: DOUBLE>")
+    arrow = to_arrow_schema(columns)
+    table = TableRows(TableFormat("memory://t", TableKind.ROWS, schema_to_json(columns), arrow, ()))
+    for group in ((1.0,), (2.0, float("nan")), (3.0,)):
+        rows = [{"v": value, "w": 2.0, "s": {"v": 2.0, "w": value}} for value in group]
+        table.add(pa.Table.from_pylist(rows, arrow))
+        table.encode()
+    (file,) = table.finish()
+    statistics = json.loads(file.statistics)
+    assert statistics["minValues"] == statistics["maxValues"] == {"w": 2.0, "s": {"v": 2.0}}
+    assert statistics["nullCount"] == {"v": 0, "w": 0, "s": {"v": 0, "w": 0}}
+
+
+def test_rows_with_other_columns_than_their_buffer_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"other columns than their buffer: id: int32, id: int64"):
+        TableRows(TABLE).add(rows_of([("a", "x")], 0).cast(ARROW.set(0, pa.field("id", pa.int32()))))
