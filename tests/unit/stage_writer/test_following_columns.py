@@ -103,8 +103,8 @@ def test_columns_of_records_are_looked_up_once_records_wait_for_them() -> None:
 
 
 def test_columns_of_a_table_are_looked_at_again_and_used_when_they_change() -> None:
-    found = [DiscoveredColumns(ONE), DiscoveredColumns(TWO)]
-    world = followed("from_table", *found, agreed=ONE)
+    columns = [DiscoveredColumns(ONE), DiscoveredColumns(TWO)]
+    world = followed("from_table", *columns, agreed=ONE)
     assert world.poll(LOOK_AT_TABLES_S - 1) is None
     assert world.finder.asked == []
     assert world.poll(1.0) is None

@@ -9,6 +9,7 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import ConfigError, ExitCode, StoreError, StoreRefusedError, UnsafeStoreError
+from common.ports import Created
 from common.schema.spark_json import schema_to_json
 from common.schema.types import Field, Primitive, StructType
 from common.settings import Settings, Stream
@@ -16,7 +17,9 @@ from common.settings.kafka_columns import KAFKA_FIELDS
 from common.settings.loading import Evolution
 from common.settings.stream import Included
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.storage.store import FsspecStore
 from common.tables.changes import MergedBy
+from common.tables.commit_metadata import CommitMetadata
 from common.tables.identity import TableIdentity
 from common.tables.state import TableState
 from delta_loader.check_result import Check, Level, checks_as_text, exit_code, fatal
@@ -25,11 +28,12 @@ from delta_loader.checks.requirements import merge_checks, shared_tables, table_
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status.values import to_json, to_text
-from tests.builders import settings_of
+from tests.builders import settings_of, span
 from tests.fakes.changes import ChangeStream
-from tests.fakes.loading import settings_for, status_of
+from tests.fakes.loading import routed_settings_for, settings_for, status_of
 from tests.fakes.staging import Staging
 from tests.fakes.streams import stream_of
+from tests.unit.common.tables.test_delta_log import METADATA, PROTOCOL, commit, txn
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -307,9 +311,12 @@ class RefusingStore:
 
 
 def preflight(
-    staging: Staging, ends: Mapping[TopicPartition, Position] | None, refusing: type[StoreError] | None = None
+    staging: Staging,
+    ends: Mapping[TopicPartition, Position] | None = None,
+    refusing: type[StoreError] | None = None,
+    settings: Settings | None = None,
 ) -> list[Check]:
-    settings = settings_for(staging)
+    settings = settings or settings_for(staging)
     store = staging.store(staging.stage_url)
 
     def kafka_ends(stream: Stream) -> Mapping[TopicPartition, Position] | None:
@@ -375,3 +382,42 @@ def test_unreadable_control_topic_is_only_a_warning(staging: Staging) -> None:
         assert control.level is level
         assert (control.remedy == "create the topic") is (level is Level.WARNING)
         assert list(fatal([control])) == []
+
+
+def test_stage_without_exclusive_create_is_refused(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a store creates what is there already."""
+    monkeypatch.setattr(FsspecStore, "create", lambda self, path, data: self.write(path, data) or Created())
+    (stage,) = (check for check in preflight(staging) if check.name == "stage")
+    assert (stage.level, stage.away) == (Level.ERROR, False)
+    assert list(staging.store(staging.stage_url).list("")) == []
+
+
+@pytest.mark.parametrize(("main", "side"), [(True, False), (False, True), (True, True)])
+def test_missing_template_of_a_table_to_be_created_is_an_error(staging: Staging, *, main: bool, side: bool) -> None:
+    template = f"{staging.root}/template"
+    routed = routed_settings_for(staging, ["vip"])
+    section = {"vip": {"template": template}} if side else {}
+    (stream,) = routed.model_dump(by_alias=True, exclude_unset=True)["streams"]
+    more = {**stream, "route_tables": section} | ({"template": template} if main else {})
+    settings = Settings.model_validate({**routed.model_dump(by_alias=True, exclude_unset=True), "streams": [more]})
+
+    def missing() -> list[str]:
+        checks = preflight(staging, settings=settings)
+        return [check.message for check in checks if "does not exist" in check.message and check.level is Level.ERROR]
+
+    expected = [staging.table] * main + [staging.route("vip")] * (main or side)
+    assert missing() == [f"orders: the template {template} of {url} does not exist" for url in expected]
+    for url in (template, staging.table):
+        commit(staging.store(url), 0, PROTOCOL, METADATA)
+    assert missing() == []
+
+
+def test_table_that_went_back_is_a_warning(staging: Staging) -> None:
+    mine = CommitMetadata("c", "orders", {staging.source(0): span(0, 10)}, None).to_json()
+    store = staging.store(staging.table)
+    commit(store, 0, PROTOCOL, METADATA)
+    commit(store, 1, {"commitInfo": {"operation": "W", "userMetadata": mine}}, txn("orders-0", 9))
+    assert not [check for check in preflight(staging) if check.name == "history"]
+    commit(store, 2, {"commitInfo": {"operation": "RESTORE", "operationParameters": {"version": 0}}})
+    (history,) = (check for check in preflight(staging) if check.name == "history")
+    assert (history.level, "bootstrap accept" in history.remedy) == (Level.WARNING, True)

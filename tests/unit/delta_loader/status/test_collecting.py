@@ -1,0 +1,96 @@
+"""What `delta-loader status` says of a Kafka partition, by the stage, the table's log, and Kafka."""
+
+from dataclasses import replace
+
+import pytest
+
+from common.spans import Position
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
+from delta_loader.status.values import LeaseStatus, PartitionStatus, to_json, to_text
+from tests.builders import instance
+from tests.fakes.loading import settings_for, status_of
+from tests.fakes.markers import chain_of, put
+from tests.fakes.staging import Staging
+from tests.unit.common.tables.test_delta_log import METADATA, PROTOCOL, commit, txn
+
+
+def loaded_to(staging: Staging, position: int) -> None:
+    commit(staging.store(staging.table), 0, PROTOCOL, METADATA, txn("orders-0", position - 1))
+
+
+def partition_of(staging: Staging, end: int | None = None, *, kafka_columns: bool = True) -> PartitionStatus:
+    stream = settings_for(staging).streams[0].model_copy(update={"kafka_columns": kafka_columns})
+    ends = {} if end is None else {staging.source(0): Position(end)}
+    (partition,) = status_of(staging, ends, stream).partitions
+    return partition
+
+
+def test_long_backlog_is_staged_to_its_last_marker(staging: Staging) -> None:
+    put(staging.store(staging.stage_url), *chain_of(*range(41)))
+    partition = partition_of(staging)
+    assert (partition.staged_to, partition.waiting_markers) == (40, 40)
+
+
+@pytest.mark.parametrize(("kafka_columns", "held"), [(True, None), (False, "straddle")])
+def test_marker_that_straddles_the_position_is_held_without_offsets(
+    staging: Staging, *, kafka_columns: bool, held: str | None
+) -> None:
+    staging.flush(0, 0, 10)
+    loaded_to(staging, 5)
+    partition = partition_of(staging, kafka_columns=kafka_columns)
+    assert (partition.loaded_to, partition.held.reason if partition.held else None) == (5, held)
+
+
+@pytest.mark.parametrize(("origin", "held"), [(3, "gap"), (5, None)])
+def test_chain_that_begins_above_its_origin_is_held(staging: Staging, origin: int, held: str | None) -> None:
+    path = origin_path(staging.source(0))
+    staging.store(staging.stage_url).create(path, origin_to_bytes(ChainOrigin(Position(origin))))
+    staging.flush(0, 5, 10)
+    partition = partition_of(staging)
+    assert (partition.held.reason if partition.held else None) == held
+
+
+def test_marker_made_by_hand_may_be_ahead_of_kafka(staging: Staging) -> None:
+    staging.flush(0, 0, 10)
+    staging.touch(0, 19)
+    partition = partition_of(staging, end=15)
+    assert (partition.staged_to, partition.kafka_end, partition.writers_hold) == (20, 15, None)
+    assert partition_of(staging, end=9).writers_hold is not None
+
+
+def test_position_of_the_table_is_not_that_of_another_streams_markers(staging: Staging) -> None:
+    loaded_to(staging, 5)
+    staging.app_id = "returns"
+    staging.flush(0, 0, 10)
+    partition = partition_of(staging)
+    assert (partition.loaded_to, partition.held is not None) == (None, True)
+
+
+LEASE = LeaseStatus("a", 7, released=False, renewed_ms=0, grants=(("a", frozenset({"orders"})), ("b", frozenset())))
+
+
+@pytest.mark.parametrize(
+    ("grants", "unheld"),
+    [
+        ((("a", frozenset({"orders"})),), ["returns"]),
+        ((("a", frozenset({"orders"})), ("b", frozenset({"returns"}))), []),
+        ((("old", None),), []),
+        ((), ["orders", "returns"]),
+    ],
+)
+def test_streams_without_a_loader_are_those_that_no_grant_has(
+    grants: tuple[tuple[str, frozenset[str] | None], ...], unheld: list[str]
+) -> None:
+    assert replace(LEASE, grants=grants).unheld(["orders", "returns"]) == unheld
+
+
+def test_released_lease_has_no_holder(staging: Staging) -> None:
+    def shown(lease: LeaseStatus) -> tuple[object, object]:
+        document = instance(dict, instance(dict, to_json([], lease))["lease"])
+        return document["holder"], document["last_holder"]
+
+    assert shown(LEASE) == ("a", "a")
+    assert shown(replace(LEASE, released=True)) == (None, "a")
+    status, released = status_of(staging), replace(LEASE, released=True, grants=())
+    assert "no loader holds the lease of orders" in to_text([status], replace(LEASE, grants=()))
+    assert "no loader holds" not in to_text([status], released)
