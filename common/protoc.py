@@ -177,8 +177,8 @@ def _compiled(texts: Mapping[str, str], known: bytes) -> bytes:
         if done.returncode == 0:
             return _with_last(list(texts)[-1], (folder / "set").read_bytes())
     if done.returncode < 0:
-        msg = f"the compiler of Protobuf schemas was ended by signal {-done.returncode}"
-        raise BuildError(msg, "give it memory, and start again")
+        msg = f"the compiler of Protobuf schemas was killed by signal {-done.returncode}"
+        raise BuildError(msg, "give it more memory, and start again")
     if "No module named" in done.stderr:
         raise ConfigError("a Protobuf schema in text needs grpcio-tools, which is not installed", _EXTRA)
     problems = [line.partition("/texts/")[2] or line for line in done.stderr.splitlines() if _NOISE not in line]

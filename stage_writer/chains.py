@@ -103,7 +103,7 @@ class StagedChains:
         return not isinstance(self._store.create(name.path, data), AlreadyExists)
 
     def is_there(self, tail: Tail) -> bool:
-        """Whether a marker still exists with the same bytes."""
+        """Whether a chain's last marker still exists with the same bytes."""
         data = self._store.read(tail.path)
         return data is not None and digest_of(data) == tail.digest
 
@@ -120,7 +120,7 @@ class StagedChains:
         return not is_moved and (tail is None or tail.path == own)
 
     def is_last(self, name: MarkerName, generation: int) -> bool:
-        """Whether no marker of this or a later generation is above this one."""
+        """Whether no marker of this or a later generation is above a marker."""
         above = [other for other, _ in listed_markers(self._store, folder_of(name.topic_partition)) if other > name]
         return not above or (generation > 0 and all(self._is_older(other, generation) for other in above))
 
@@ -129,7 +129,7 @@ class StagedChains:
         return data is None or marker_from_bytes(name, data).is_older_than(generation)
 
     def is_alone(self, name: MarkerName) -> bool:
-        """Whether the partition has no other marker."""
+        """Whether a marker's partition has no other marker."""
         return all(other == name for other, _ in listed_markers(self._store, folder_of(name.topic_partition)))
 
     def withdraw_if_rewound(self, name: MarkerName, data: bytes, tail: Tail) -> bool:

@@ -1,4 +1,4 @@
-"""Which tables each message goes to, found with the fields that a stream's expressions name and no others."""
+"""Which tables each message goes to, decided with only the fields that a stream's expressions name."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ Stage = Callable[[Messages, Rows, Index], Iterator[Staged]]
 
 
 class RecordChoice:
-    """By a stream's `where`, `derive`, `route` or `tables`, and `expect`."""
+    """Chooses by a stream's `where`, `derive`, `route` or `tables`, and `expect`."""
 
     def __init__(self, stream: Stream, inputs: RecordInputs, *, appearing: AppearingRoutes | None = None) -> None:
         """``appearing`` are the routes of a stream whose tables appear."""
@@ -68,7 +68,7 @@ class RecordChoice:
         return last.routes_of(rows, messages) if isinstance(last, Router) else []
 
     def new_routes(self, messages: Messages, most: int) -> dict[str, list[int]]:
-        """The same, tombstones' too where these delete, each with its first messages, at ``most`` so many."""
+        """Like `routes`, with the first messages of each, at ``most`` so many; includes tombstones that delete."""
         if self._router is None:
             return {}
         decoded = self._decoder.decode(messages)

@@ -30,7 +30,7 @@ from stage_writer.shape.dropped import DroppedFields
 _FLUSHES = 50
 DEAD_LETTERS_REMEDY = (
     f"`stage-writer check {CONFIG}` says why; fix the stream's settings or code; then "
-    f"`delta-loader dead-letters replay {CONFIG}` brings those that are valid now, or names the way for this stream"
+    f"`delta-loader dead-letters replay {CONFIG}` loads those that are valid now, or names the command for this stream"
 )
 
 

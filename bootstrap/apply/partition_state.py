@@ -28,7 +28,7 @@ def partition_state(
     identity_of: Callable[[str], TableIdentity] = lambda _app_id: NO_IDENTITY,
     repairs: int = 0,
 ) -> PartitionState:
-    """The stage is read now; the rest was looked up before. Raises StoreError and MarkerError.
+    """A partition's state; the stage is read now, the rest was looked up before. Raises StoreError and MarkerError.
 
     ``identity_of`` says what the positions belong to that the table has under an app_id; ``repairs`` is the number of
     the partition's last repair lock.

@@ -273,7 +273,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.command == "POST":
             self._answer(self._computed(self._called))
         else:
-            self._answer(text_page(501, "GET, HEAD and POST are answered\n"))
+            self._answer(text_page(501, "only GET, HEAD and POST are supported\n"))
 
     def _computed(self, compute: Callable[[], Page]) -> Page:
         with self.server.connections.answering(self.connection):

@@ -42,7 +42,7 @@ _PROTOCOL = (
     "feature group.version=1 (`kafka-features.sh describe` shows it)"
 )
 _IDENTITY = (
-    "check kafka.ssl.certificate.location and kafka.ssl.key.location: the brokers do not take what they are shown"
+    "check kafka.ssl.certificate.location and kafka.ssl.key.location: the brokers reject this client's certificate"
 )
 _READS = {"TOPIC_AUTHORIZATION_FAILED": "topic", "GROUP_AUTHORIZATION_FAILED": "consumer group"}
 

@@ -72,7 +72,7 @@ class KafkaEnds:
                 problem = words(error.args[0])
                 remedy = f"check that the topic is there, and allow this user to Describe it: {topic}"
                 self._log.warning(
-                    "a topic's ends are not known, lag neither", topic=topic, problem=problem, remedy=remedy
+                    "ends of a topic not read, its lag is unknown", topic=topic, problem=problem, remedy=remedy
                 )
         self._refused = (self._refused - set(topics)) | refused.keys()
 
@@ -133,7 +133,7 @@ class EndWatch:
             self._answers = True
         except KafkaException as error:
             if self._answers:
-                self._log.warning("Kafka's ends are not known, lag neither", problem=words(error.args[0]))
+                self._log.warning("ends of Kafka's partitions not read, lag is unknown", problem=words(error.args[0]))
             self._answers = False
         self._report()
 

@@ -183,7 +183,7 @@ class _Reader:
             if match is None:
                 self.token = _Token("odd", self._source[start], start)
                 if self._source[start] in "`'\"":
-                    self._error("a quotation is not closed", "close the quotation")
+                    self._error("a quotation mark is not closed", "close it")
                 self._error(
                     f"the character {self._source[start]!r} is not allowed here",
                     "put a name with other characters than letters, digits and _ in `backticks`",

@@ -387,7 +387,7 @@ def marker_to_bytes(marker: Marker) -> bytes:
 def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
     marker_name = MarkerName(TopicPartition(Topic(stored.topic), Partition(stored.partition)), Position(stored.start))
     if marker_name != name:
-        raise ValueError(f"its content speaks of {marker_name.path}")
+        raise ValueError(f"its content names {marker_name.path}")
     for table in stored.tables:
         _require_own_files(name, table)
     require_own_outboxes(name.topic_partition, stored.outboxes)
@@ -410,7 +410,7 @@ def _require_own_files(name: MarkerName, table: StagedTable) -> None:
     for file in table.files:
         _require_own(name, table, file)
     if table.merge is not None and any(not file.is_mixed for file in table.files):
-        raise ValueError(f"a file of {table.url}, whose rows are to be merged, does not wait in the stage")
+        raise ValueError(f"a file of {table.url}, whose rows are to be merged, is not in the stage")
 
 
 def _require_own(name: MarkerName, table: StagedTable, file: StagedFile) -> None:

@@ -207,7 +207,7 @@ def position_from_stored(topic_partition: TopicPartition, position: int, stored:
         raise ValueError(f"its inputs are not those of {topic_partition}")
     merged = merged_position(ends)
     if merged != position:
-        raise ValueError(f"its inputs come to {merged}, and it ends at {position}")
+        raise ValueError(f"its inputs add up to {merged}, but it ends at {position}")
     return merged
 
 
@@ -220,5 +220,5 @@ def start_from_stored(start: int, stored: Sequence[StoredInput]) -> Position:
         InputEnd(TopicPartition(Topic(end.topic), Partition(end.partition)), Position(end.start or 0)) for end in known
     )
     if position != start:
-        raise ValueError(f"its inputs' starts come to {position}, and it starts at {start}")
+        raise ValueError(f"its inputs' starts add up to {position}, but it starts at {start}")
     return position

@@ -91,13 +91,13 @@ def last_repair(store: ObjectStore, partition: TopicPartition) -> LastRepair:
 def repair_running(partition: TopicPartition, number: int, repair: RepairEntry | None) -> UsageError:
     """The refusal of rule 3."""
     who = "another repair" if repair is None else str(repair)
-    msg = f"a repair of {partition} has not ended: {who} ({repair_path(partition, number)})"
+    msg = f"a repair of {partition} is still running: {who} ({repair_path(partition, number)})"
     return UsageError(
-        msg, f"wait for it; when its process is gone, look at the plan again and carry it out with --take-over {number}"
+        msg, f"wait for it; when its process is gone, check the plan again and apply it with --take-over {number}"
     )
 
 
 def overtaken(partition: TopicPartition, number: int) -> UsageError:
     """The refusal of rules 2 and 4: ``number`` is the turn that another repair has."""
-    msg = f"another repair of {partition} has begun meanwhile: {repair_path(partition, number)} says whose"
-    return UsageError(msg, "wait until it has ended, and look at the plan again")
+    msg = f"another repair of {partition} has started: {repair_path(partition, number)} names its owner"
+    return UsageError(msg, "wait until it ends, and check the plan again")

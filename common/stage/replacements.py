@@ -156,7 +156,7 @@ def replacement_from_bytes(name: ReplacementName, data: bytes) -> Replacement:
     """The inverse of `replacement_to_bytes`. Raises MarkerError, which names the request."""
     what = f"the request {name.path}"
     again = replay(name.topic_partition, name.start, None)
-    remedy = f"delete it from the stage, and ask again with `{again}`, OFFSET being the end of the range that was meant"
+    remedy = f"delete it from the stage, and request it again with `{again}`; OFFSET is the end of its range"
     with reading(what, remedy):
         require_known_version(what, data, VERSION)
         return _from_stored(name, _FORM.validate_json(data, strict=True))
@@ -166,7 +166,7 @@ def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replaceme
     partition = TopicPartition(Topic(stored.topic), Partition(stored.partition))
     stored_name = ReplacementName(partition, stored.start, stored.request)
     if stored_name != name:
-        raise ValueError(f"its content speaks of {stored_name.path}")
+        raise ValueError(f"its content names {stored_name.path}")
     for url, file in ((table.url, file) for table in stored.tables for file in table.files):
         if ".." in file.path.split("/") or "://" in file.path:
             raise ValueError(f"the path {file.path!r} leaves the stage")

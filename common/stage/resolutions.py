@@ -58,11 +58,11 @@ class Resolution:
         try:
             return _FORM.read(_CONTENT.validate_json(data))
         except ValueError as error:
-            msg = f"the answer {path} in the stage cannot be read: {' '.join(str(error).split())[:200]}"
+            msg = f"the resolution {path} in the stage cannot be read: {' '.join(str(error).split())[:200]}"
             app_id = unquote(path.split("/")[1]) if path.count("/") else path
             command = f"bootstrap accept {CONFIG} --stream {quoted(app_id)}"
             raise UsageError(
-                msg, f"delete {path} from the stage, and answer again: `{command} --replay` or `{command} --go-on`"
+                msg, f"delete {path} from the stage, and decide again: `{command} --replay` or `{command} --go-on`"
             ) from None
 
 

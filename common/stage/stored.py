@@ -70,7 +70,7 @@ def require_known_version(what: str, data: bytes, highest: int) -> None:
     """Refuse a newer form (rule 1). Raises MarkerError, and ValueError if there is no version, or it is too large."""
     problem = beyond_bounds(data)
     if problem is not None:
-        raise ValueError(f"it {problem}, and these programs write no such object there")
+        raise ValueError(f"it {problem}, and these programs never write such an object")
     version = _Versioned.model_validate_json(data).version
     if version > highest:
         raise NewerFormatError(f"{what} has format version {version}; this program reads up to {highest}", UPGRADE)

@@ -204,7 +204,7 @@ class StageTopicOwners:
             data = self._store.read(path)  # made here, or by another program
         if data is None:
             msg = f"{path} was deleted from the stage while this program made it"
-            raise MarkerError(msg, "run it again, and leave the folder alone: it says whose a topic's chains are")
+            raise MarkerError(msg, "run it again, and leave the folder alone: it names each topic's owner")
         return _owner(path, data)
 
 
@@ -242,5 +242,5 @@ def _by_chains(store: ObjectStore, topic: str, reading_it: Collection[Stream]) -
 
 
 def _owner(path: str, data: bytes) -> str:
-    remedy = "put back its content: it says whose the topic's chains are, as their markers do (app_id)"
+    remedy = "restore its content: the owner of the topic's chains, which their markers name too (app_id)"
     return read_object(_FORM, path, data, remedy).owner

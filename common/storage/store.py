@@ -68,7 +68,7 @@ _NOT_ALLOWED, _NO_RANGE = (401, 403), 416
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError"})
 _UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '?(\w+)")
 _CLIENT_KWARGS = ("region_name", "api_version", "use_ssl", "verify", "endpoint_url", "aws_session_token", "config")
-_CREDENTIALS = "check the credentials in stage.storage_options, or in the environment, and what they may do"
+_CREDENTIALS = "check the credentials in stage.storage_options, or in the environment, and their permissions"
 
 
 class FsspecStore:
@@ -87,7 +87,7 @@ class FsspecStore:
             raise ConfigError(msg, "see stage.url and stage.storage_options in docs/configuration.md") from error
         except OSError as error:  # some clients connect at once, or load a library of the system
             msg = f"no store can be opened for {url}: {(str(error).splitlines() or [type(error).__name__])[0]}"
-            raise StoreError(msg, "check that the store answers, and that its client has what it needs") from error
+            raise StoreError(msg, "check that the store responds, and that its client is configured") from error
         self._local = isinstance(self._fs, LocalFileSystem)
         self._in_turn = _IN_MEMORY if isinstance(self._fs, MemoryFileSystem) else nullcontext()
         # s3fs slices its input into parts; other clients need bytes, and split them themselves.
@@ -358,7 +358,7 @@ def _remedy(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return "use a shorter app_id, or shorter folder names in the URL"
     region = ", and the region" if isinstance(error, OSError) and error.errno == errno.EINVAL else ""
-    return f"check that the store is there and that stage.storage_options reach it{region}"
+    return f"check that the store is available and that stage.storage_options lead to it{region}"
 
 
 def _wrong_option(error: Exception, client: object) -> StoreRefusedError | None:

@@ -53,7 +53,7 @@ def _read(store: ObjectStore, read_once: Callable[[ObjectStore], Content]) -> Co
         except _VanishedError:
             continue
     msg = f"the log of the Delta table {store.url} changes faster than it can be read"
-    raise TableError(msg, "try again; see what deletes files below _delta_log")
+    raise TableError(msg, "try again; find out what deletes files below _delta_log")
 
 
 def _state(store: ObjectStore) -> TableState | None:

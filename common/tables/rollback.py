@@ -418,8 +418,8 @@ def described(url: str, back: Rollback) -> str:
             return f"{put_back}: it has the records of {positions}{older}"
         case RollbackKind.REPLACED:
             return (
-                f"version {cause.version} of {url}, {cause.operation}{when}{who}, put another table there: what was "
-                f"loaded before is gone, from {positions}{older}"
+                f"version {cause.version} of {url}, {cause.operation}{when}{who}, put another table in its place: what "
+                f"was loaded before is gone, from {positions}{older}"
             )
         case RollbackKind.RECREATED:
             return (
@@ -428,7 +428,7 @@ def described(url: str, back: Rollback) -> str:
             )
         case RollbackKind.EXPIRED:
             return (
-                f"the table {url} forgot how far it is (delta.setTransactionRetentionDuration); by its own "
+                f"the table {url} lost its positions (delta.setTransactionRetentionDuration); by its own "
                 f"commits it has the records of {positions}"
             )
         case RollbackKind.UNKNOWN if back.is_unplaced:

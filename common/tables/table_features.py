@@ -80,7 +80,7 @@ _DEMANDING = {
 }
 _CHECKED = frozenset({"delta.invariants", GENERATED, CHAR_VARCHAR_KEY})
 COMMITS_OF_A_CATALOG = (
-    "its commits are its catalog's to make (a managed table), and this program makes its own in the table's log",
+    "its catalog makes its commits (a managed table), but this program commits to the table's log itself",
     "load into an external table of the catalog",
 )
 """Why a table with catalog-managed commits is refused, and the remedy."""
@@ -111,7 +111,7 @@ def refused_for(state: TableState) -> tuple[str, str] | None:
     formats = state.properties.get(_UNIFORM)
     if formats:
         problem = f"it is also written as {formats}, for which this program has no jars (delta-iceberg)"
-        return problem, f"take the property {_UNIFORM} from it, or load into a table without it"
+        return problem, f"unset the property {_UNIFORM}, or load into a table without it"
     try:
         schema_from_json(state.schema)
     except SchemaError as error:
@@ -172,7 +172,7 @@ def _by_property(properties: Mapping[str, str]) -> Iterator[str]:
         if key.lower().startswith(_CONSTRAINTS):
             yield f"the check constraint {key[len(_CONSTRAINTS) :]} has to be evaluated on each row"
         elif key.startswith("delta.enableIcebergCompat") and properties[key] == "true":
-            yield "it is laid out for Iceberg, which asks for more than a Parquet file"
+            yield "it is laid out for Iceberg, which requires more than a Parquet file"
 
 
 @lru_cache(_SCHEMAS)

@@ -85,7 +85,7 @@ class CatchUp:
             if load is not None:
                 return load
         span = f"{start} to {missing.span.end} of {missing.partition}"
-        raise _waits(missing, start, f"it lacks the records of {span}, which is no longer staged")
+        raise _waits(missing, start, f"it lacks the records of {span}, which are no longer staged")
 
     def _staged(self, missing: DeferredRange, start: Position) -> NextRun:
         context, stream, listing = self.context, self.context.stream, self.context.listing

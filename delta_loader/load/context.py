@@ -121,7 +121,7 @@ class LoadContext:
         return self.secondary.floor(partition, self.position(partition))
 
     def read_markers(self) -> None:
-        """Read the markers near the positions. Raises StoreError."""
+        """Read the markers around the positions of all chains. Raises StoreError."""
         self._window.read(self.listing, self.position)
 
     def all_markers(self, partition: TopicPartition) -> list[AnyMarker]:

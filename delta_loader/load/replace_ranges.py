@@ -163,7 +163,7 @@ class Replacements:
                 held[name.topic_partition] = Held("replacement_refused", error.problem, error.remedy)
 
     def _in_order(self, requests: list[Request], stream: Stream) -> list[Request]:
-        """As they are to be carried out (rule 1)."""
+        """The requests in the order in which they are carried out (rule 1)."""
         tables = [target for target in map(self._target, stream.tables) if target is not None] if requests[1:] else []
 
         def order(request: Request) -> tuple[bool, int, ReplacementName]:
@@ -173,7 +173,10 @@ class Replacements:
         return sorted(requests, key=order)
 
     def _carry_out(self, request: Request, stream: Stream) -> Held | None:
-        """Take the steps that are not done yet; returns why one cannot be taken, or None when all are done."""
+        """Take the steps of a request that are not done yet.
+
+        Returns why one cannot be taken, or None when all are done.
+        """
         rows = self._target(stream.table)
         if rows is None:
             return request.held("replacement_waits", f"there is no table {stream.table}", request.give_up)
@@ -208,7 +211,7 @@ class Replacements:
         return None
 
     def _sides(self, request: Request, stream: Stream) -> tuple[Target, ...]:
-        """The secondary tables that exist or that the request needs; the latter are created."""
+        """The secondary tables that exist or that the request needs; those that it needs are created."""
         targets: list[Target] = []
         for url in stream.side_tables:
             target, staged = self._target(url), request.content.of(url)
@@ -225,7 +228,7 @@ class Replacements:
         return next((path for path in files if self.store.stat(path) is None), None)
 
     def _refused(self, request: Request, stream: Stream, targets: tuple[Target, ...], gone: str | None) -> Held | None:
-        """Why it cannot be carried out; the main table is the first of ``targets``."""
+        """Why a request cannot be carried out, or None; the main table is the first of ``targets``."""
         partition, rows = request.name.topic_partition, targets[0]
         if gone is not None:
             return request.held("replacement_refused", f"its data file {gone} is gone", request.give_up)

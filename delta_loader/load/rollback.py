@@ -224,6 +224,6 @@ def _remedy(url: str, app_id: str, back: Rollback) -> str:
 
 
 def _no_sooner(back: Rollback) -> str:
-    """From when on the command helps."""
+    """The earliest time at which the command helps, as the end of a sentence; empty for at once."""
     from_ms = back.new_from_ms
     return "" if from_ms is None else f"; not before {time_text(from_ms)}, or the new chain is held for the same reason"

@@ -137,7 +137,7 @@ class LoadTrigger:
             request.complete(None if cut_short else reports)
 
     def collected(self, reports: Sequence[StreamReport]) -> None:
-        """Streams have ended their turns."""
+        """Streams of an earlier pass have ended their turns."""
         now_s = self._clock.monotonic_s()
         for report in reports:
             if report.app_id in self._paces:
@@ -154,7 +154,7 @@ class LoadTrigger:
         )
 
     def give_up(self) -> None:
-        """Answer the waiting requests without a load: the loader stops, or has lost its lease."""
+        """Complete the waiting requests without a load: the loader stops, or has lost its lease."""
         for request in self._requests.take():
             request.complete(None)
 

@@ -118,7 +118,7 @@ class ControlTopicNotifications:
         self._checked_s: float | None = None
 
     def take(self) -> frozenset[str]:
-        """The notified streams; also lists the stage, if that is due."""
+        """The notified streams; also lists the stage if that is due."""
         notified, now_s = self._control.take(), self._clock.monotonic_s()
         every_s = CHECK_SELDOM_EVERY_S if self._control.is_connected else CHECK_EVERY_S
         if self._checked_s is not None and now_s < self._checked_s + every_s:

@@ -56,10 +56,10 @@ RemoveTorn = Callable[[str], Collection[str]]
 
 
 class Checkpoints(Protocol):
-    """Accepts checkpoints that are due; never raises if one fails."""
+    """Accepts checkpoints that are due; never raises if writing one fails."""
 
     def request(self, due: DueCheckpoint, /) -> None:
-        """Have it written now or soon."""
+        """Have a checkpoint written now or soon."""
 
 
 def _a_thread(work: Callable[[], None]) -> Thread:
@@ -96,7 +96,7 @@ class BackgroundCheckpoints:
         self._closed = False
 
     def request(self, due: DueCheckpoint) -> None:
-        """Have it written (rule 1)."""
+        """Have a checkpoint written (rule 1)."""
         with self._changed:
             if self._closed:
                 return
@@ -177,7 +177,7 @@ class BackgroundCheckpoints:
             self._changed.notify_all()
 
     def _write(self, due: DueCheckpoint) -> bool:
-        """Write it; returns whether it exists now."""
+        """Write a checkpoint; returns whether it exists now."""
         log, began_s = self._log.bind(table=due.url, version=due.version), self._clock.monotonic_s()
         self._tidy(due.url)
         try:

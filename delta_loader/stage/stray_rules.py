@@ -111,7 +111,7 @@ def may_be_late(names: Sequence[MarkerName], modified_ms: Mapping[MarkerName, in
 
 
 def _has_gap(low: LowEnd) -> bool:
-    """Whether markers lie above the table's position, and none begins there (rule 9)."""
+    """Whether markers lie above the table's position, and none starts at it (rule 9)."""
     return low.names[-1].start > low.position and all(name.start != low.position for name in low.names)
 
 

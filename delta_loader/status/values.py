@@ -112,7 +112,7 @@ class LeaseStatus:
     """Which loader loads which streams; None for a loader of a release that does not record that."""
 
     def unheld(self, app_ids: Iterable[str]) -> list[str]:
-        """The streams that no loader has the lease of."""
+        """The streams whose lease no loader holds."""
         return [
             app_id for app_id in app_ids if not any(streams is None or app_id in streams for _, streams in self.grants)
         ]

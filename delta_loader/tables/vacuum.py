@@ -37,7 +37,7 @@ def retention_s(properties: Mapping[str, str]) -> float | None:
 
 
 def guarded_age_s(properties: Mapping[str, str]) -> float:
-    """The age from which a file is committed as a copy (rule 1). Zero, so always a copy, where nothing else is safe."""
+    """The age from which a file is committed as a copy (rule 1). Zero means always, where nothing else is safe."""
     retention = retention_s(properties)
     return 0.0 if retention is None else max(0.0, min(retention / 2, retention - _DAY_S))
 

@@ -75,7 +75,7 @@ class LoaderView:
 
     @property
     def watched(self) -> set[TopicPartition]:
-        """These, and the ones of which nothing is staged yet."""
+        """The partitions of the last passes, and those of which nothing is staged yet."""
         return self.partitions.union(*map(self._writers.without_chain, self._entries().values()))
 
     def of_writers(self) -> Mapping[str, WriterProblems]:
@@ -266,7 +266,7 @@ def _problems(loader: Loader, stats: LoadStats) -> Sequence[Problem]:
             problems.append(Problem(level, title, entry.failure.problem, entry.failure.remedy))
         problems += held_problems(entry.held)
         if entry.left_out:
-            text = f"{entry.left_out} of its tables failed, or lack what the others have, which they get first."
+            text = f"{entry.left_out} of its tables failed, or lack rows that others have; they get those first."
             remedy = f"its log says why, and `delta-loader check {CONFIG}` what to fix; no repair is needed afterwards"
             problems.append(
                 Problem(ProblemLevel.WARNING, f"{entry.app_id} has tables that were left out", text, remedy)

@@ -54,7 +54,7 @@ def joined(changes: TopicChanges, messages: Iterable[tuple[Position, ChangelogMe
     for number, (offset, piece) in enumerate(messages, 1):
         headers = dict(piece.headers)
         if headers.get(PIECE) != _number(number, changes.pieces) or headers.get(CHECKSUM) != _checksum(piece.value):
-            msg = f"the message at offset {offset} of {changes.place} is not the part that a marker names there"
+            msg = f"the message at offset {offset} of {changes.place} is not the one that a marker names"
             raise StateError(msg)
         values.append(piece.value)
     data = b"".join(values)

@@ -69,7 +69,7 @@ class ColumnsOfStreams:
         return self._with(lambda finder: require_known(finder) if finder.stream.app_id == app_id else finder.stream)
 
     def _with(self, find: Callable[[ColumnDiscovery], Stream | None]) -> Settings:
-        """The settings with the streams that were found; the others are as they were."""
+        """The settings with the streams that ``find`` returns; the others are unchanged."""
         if not self._finders:
             return self._settings
         for finder in self._finders.values():

@@ -157,7 +157,7 @@ class KafkaSource:
         try:
             return self.metadata.ends(partitions)
         except BrokerError as error:
-            self._log.info("ends of partitions not read; they wait at 0", problem=error.problem)
+            self._log.info("ends of partitions not read; paused at position 0 until a seek", problem=error.problem)
             return dict.fromkeys(partitions, Position(0))
 
     def _on_revoke(self, _consumer: Consumer, kafka_partitions: list[KafkaPartition]) -> None:

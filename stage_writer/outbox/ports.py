@@ -26,7 +26,7 @@ class Outlet(Protocol):
 
 
 class Outlets:
-    """The outlets of a writer. These are of one without topologies that write to topics, and deliver nothing."""
+    """The outlets of a writer. This class is for a writer whose topologies write to no topics, and delivers nothing."""
 
     def open(self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...]) -> Outlet | None:  # noqa: ARG002
         """The outlet of a chain, with those not known to be delivered; None for a stream that writes to no topic."""

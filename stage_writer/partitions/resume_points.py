@@ -59,7 +59,7 @@ ResumeOutcome = ResumePoint | MarkerError | StoreError | BrokerError
 
 
 class ResumePoints:
-    """Finds places in the stage and in Kafka."""
+    """Finds where partitions start, in the stage and in Kafka."""
 
     def __init__(self, metadata: KafkaMetadata, stage: WriterStage) -> None:
         self._metadata = metadata

@@ -18,10 +18,10 @@ class TopologyConverterBase:
     """The common part of the converters of a stream with a topology."""
 
     def waits(self, batch: MessageBatch) -> None:
-        """There is nothing to wait for."""
+        """Always None: a topology's messages wait for nothing."""
 
     def at(self, gained: StructType) -> Self:  # noqa: ARG002 - the port's
-        """A table that a topology fills gains no columns."""
+        """This converter unchanged: a table that a topology fills gains no columns."""
         return self
 
 

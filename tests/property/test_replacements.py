@@ -80,7 +80,7 @@ def having(path: str) -> dict[str, object]:
         ({"version": 4}, "format version 4"),
         ({"only": [[41, 43], [43, 50]]}, "runs of offsets"),
         ({"only": [[41, 43], [44, 49]]}, "runs of offsets"),
-        ({"partition": 1}, "its content speaks of replace/orders/1/"),
+        ({"partition": 1}, "its content names replace/orders/1/"),
         ({"end": 41}, "a span needs"),
         (having("a"), "not below data/t/, where files wait for t"),
         (having("data/u/a"), "not below data/t/, where files wait for t"),

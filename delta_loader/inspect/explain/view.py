@@ -180,7 +180,7 @@ def offset_to_text(story: OffsetReport) -> str:
         oldest = story.loaded.oldest_version
         lines.append(f"  which version loaded it is no longer known: the log begins with version {oldest}")
     lines += [f"  {_holder_words(holder)}" for holder in story.holders if holder.rows != 0]
-    lines += [f"  {url} still lacks its part of it, and gets that first" for url in story.owed_to]
+    lines += [f"  {url} still lacks its rows, and gets them before anything later" for url in story.owed_to]
     return joined([*lines, *(f"  {line}" for line in _to_come_lines(story))])
 
 
@@ -196,10 +196,10 @@ def _verdict(story: OffsetReport) -> str:  # noqa: PLR0911 - one for each case
         case OffsetLocation.OLDER_TOPIC:
             older = story.loaded.older
             version = "" if older is None else f" by version {older.version}"
-            return f"it is not of this topic: an older topic of that name had this offset, loaded{version}"
+            return f"it belongs to an older topic of that name, whose record at this offset was loaded{version}"
         case OffsetLocation.BEFORE_BEGINNING:
-            start = "" if story.loaded.has_origin_at is None else f", which began at {story.loaded.has_origin_at}"
-            return f"it is before what this stream loads{start}"
+            start = "" if story.loaded.has_origin_at is None else f", {story.loaded.has_origin_at}"
+            return f"it lies before the first position that this stream loads{start}"
         case OffsetLocation.FORGOTTEN:
             return f"it is loaded, because the table's position is {story.position}, but no row of it exists"
         case OffsetLocation.NOT_IN_KAFKA:

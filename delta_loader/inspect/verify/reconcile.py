@@ -306,7 +306,7 @@ def _uncounted(tables: Tables, partition: TopicPartition, ranges: list[OffsetRan
 def _unexplained_rows(
     tables: Tables, partition: TopicPartition, ranges: list[OffsetRange], seen: BucketTotals
 ) -> Iterator[Finding]:
-    """Rows in positions that no commit of the history loaded."""
+    """Findings for rows in positions that no commit of the history loaded."""
     ledger = tables.rows
     history_start = ranges[0].span.start if ranges else ledger.positions.get(partition)
     whole = all(ledger.first_version == 0 and not ledger.is_copy for ledger in tables.row_ledgers)
@@ -413,9 +413,9 @@ def _fates(seen: BucketTotals, ranges: Iterable[OffsetRange]) -> Iterator[str]:
 
 
 def _nameless(ranges: Iterable[OffsetRange], seen: BucketTotals) -> list[tuple[Span, bool]]:
-    """Positions that were loaded in rows that do not name their records, and whether another program did (rule 4).
+    """Positions loaded as rows that do not name their records, and whether another program loaded them (rule 4).
 
-    Neighbors are joined.
+    Neighboring ranges are joined.
     """
     joined: list[tuple[Span, bool]] = []
     for offset_range in ranges:

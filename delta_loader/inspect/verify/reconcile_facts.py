@@ -46,7 +46,7 @@ class Explained:
             yield Finding(verdict, kind, text, tables.url)
 
     def findings(self, url: str) -> Iterator[Finding]:
-        """Whether these commits removed as many rows as that."""
+        """Findings on whether these commits removed as many rows as are missing."""
         taken = [removal.rows for removal in self.removals.values()]
         most = sum(rows for rows in taken if rows is not None)
         names = ", ".join(

@@ -182,5 +182,5 @@ class SharedPartition:
             self._compared.doubted, self._compared = False, None
 
     def stop(self) -> None:
-        """Nothing is to be read for now; the end may move meanwhile."""
+        """Nothing is to be read for now; the end may move in the meantime."""
         self.is_read, self.end = False, None

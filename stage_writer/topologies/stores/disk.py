@@ -205,7 +205,7 @@ class DiskBackend:
             self._spaces.clear()
 
     def _is_believed(self) -> bool:
-        """Rule 1."""
+        """Whether the content can be trusted (rule 1): closed properly, or in use since this machine started."""
         machine = self._now.reading.get(_MACHINE, db=self._now.own)
         return machine == _CLOSED or (machine is not None and machine == self._machine.encode() != b"")
 

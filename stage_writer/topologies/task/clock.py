@@ -21,7 +21,7 @@ Heap = list[tuple[int, int, "Timer"]]
 Journal = list[tuple["Timer", bool]]
 Saved = tuple[Heap, list[bool]]
 Name = tuple[str, int]
-"""A node, and the how-maniest punctuation of it."""
+"""A node, and the index of its punctuation."""
 
 
 NEVER_MS = 2**63

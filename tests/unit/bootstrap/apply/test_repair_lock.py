@@ -75,7 +75,7 @@ def test_plan_made_stale_by_another_repair_is_refused(store: FsspecStore) -> Non
     first, second = Operator(store, "ann", 0), Operator(store, "bob", 5)
     first.act()
     assert second.locks.read_last(ORDERS) == 0, "the number that its plan was made with"
-    with pytest.raises(UsageError, match="another repair of orders/0 has begun meanwhile"):
+    with pytest.raises(UsageError, match="another repair of orders/0 has started"):
         second.act()
     assert stage.staged_markers(store, ORDERS) == ()  # no marker claims that everything before 5 is done
     assert newest_origin(store, ORDERS) == ChainOrigin(Position(0), number=1)
@@ -138,9 +138,9 @@ def test_repair_with_a_failed_request_has_not_ended(store: FsspecStore) -> None:
     with pytest.raises(StoreError, match="no answer"):
         first.act()
     assert store.read(ended_path(ORDERS, 1)) is None
-    with pytest.raises(UsageError, match="has not ended"):
+    with pytest.raises(UsageError, match="is still running"):
         Operator(store, "ann", 20).act()
-    with pytest.raises(UsageError, match="has not ended"):
+    with pytest.raises(UsageError, match="is still running"):
         Operator(store, "ann", 20, take_over=0).act()
     Operator(store, "ann", 20, take_over=1).act()
     assert [marker.name.start for marker in stage.staged_markers(store, ORDERS)] == [10]

@@ -183,8 +183,8 @@ def test_mixed_file_raises_the_version_and_lies_below_data() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"start": 40}, "speaks of done/orders/0/00000000000000000040.done"),
-        ({"topic": "invoices"}, "speaks of done/invoices/0"),
+        ({"start": 40}, "names done/orders/0/00000000000000000040.done"),
+        ({"topic": "invoices"}, "names done/invoices/0"),
         ({"end": 41}, "start < end"),
         ({"end": None}, "end"),
         ({"records": -1}, "records"),

@@ -85,7 +85,7 @@ def test_marker_has_the_starts_of_its_inputs() -> None:
     assert ends_at(CHAIN, marker.span.start) == inputs_at(place(2, 0))
     wrong = json.loads(data)
     wrong["inputs"][0]["start"] = 1
-    with pytest.raises(MarkerError, match="its inputs' starts come to 1, and it starts at 2"):
+    with pytest.raises(MarkerError, match="its inputs' starts add up to 1, but it starts at 2"):
         marker_from_bytes(MarkerName(CHAIN, Position(2)), json.dumps(wrong).encode())
 
 
@@ -95,7 +95,7 @@ def test_marker_has_the_starts_of_its_inputs() -> None:
         ([{"topic": "orders", "partition": 3, "end": 12}], "its inputs are not those of orders\\+payments/3"),
         (
             [{"topic": "orders", "partition": 3, "end": 5}, {"topic": "payments", "partition": 3, "end": 8}],
-            "its inputs come to 13, and it ends at 12",
+            "its inputs add up to 13, but it ends at 12",
         ),
     ],
 )

@@ -122,7 +122,7 @@ ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
         ),
         (story(5, other(0), load(1, 0, 20, given_up=(span(0, 9),))), OffsetLocation.GIVEN_UP, "given up"),
         (story(15, *LOADED, other(2, "RESTORE", 0)), OffsetLocation.TAKEN_BACK, "what version 1 had loaded, version 2"),
-        (story(2, other(0), load(1, 10, 20)), OffsetLocation.BEFORE_BEGINNING, "this stream loads, which began at 10"),
+        (story(2, other(0), load(1, 10, 20)), OffsetLocation.BEFORE_BEGINNING, "this stream loads, 10"),
         (story(2, load(9, 10, 20)), OffsetLocation.FORGOTTEN, "the log begins with version 9"),
         (story(2, load(9, 10, 20), holders=(ROW,)), OffsetLocation.ROW, "which version loaded it is no longer known"),
         (story(30, *LOADED, kafka_end=Position(25)), OffsetLocation.NOT_IN_KAFKA, "ends at 25"),

@@ -143,7 +143,7 @@ def test_columns_that_delta_computes_require_append(key: str) -> None:
     ("table", "message"),
     [
         (state(writer=7, features=("appendOnly", "rainbow")), "rainbow"),
-        (state(writer=7, features=("catalogManaged",)), "its commits are its catalog's to make"),
+        (state(writer=7, features=("catalogManaged",)), "its catalog makes its commits"),
         (state(writer=8), "protocol 8"),
         (state(properties={"delta.universalFormat.enabledFormats": "iceberg"}), "iceberg"),
     ],

@@ -142,7 +142,7 @@ def test_foreign_messages_or_a_recreated_topic_hold_the_partition(tmp_path: Path
     log[1] = replace(good, value=b"x" + good.value[1:])
     world.new_writer(HOUR, topic=CHANGES)
     world.grow(20)
-    assert "offset 1 of changes/0 is not the part that a marker names there" in held(world)[0]
+    assert "offset 1 of changes/0 is not the one that a marker names" in held(world)[0]
     log[1], world.topics.topic_id = good, "second"
     world.clock.sleep_s(CHECK_HELD_EVERY_S)
     world.steps()
