@@ -21,22 +21,22 @@ from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
 from common.tables.rollback import Rollback, described
 from common.tables.state import TableState
-from common.tables.stream_history import StreamHistory, read_identity, read_stream_history
+from common.tables.stream_history import StreamHistory, read_histories, read_identity
 from common.tables.transactions import TxnIds
 
 
 def require_whole(
-    stream: Stream, urls: Collection[str], history: Callable[[Stream, str], StreamHistory], staged_for: Collection[str]
+    stream: Stream, histories: Callable[[Stream], Mapping[str, StreamHistory]], staged_for: Collection[str]
 ) -> None:
     """Raise UsageError when a table of the stream was rolled back: its lost records may exist only in the stage.
 
-    ``staged_for`` are other app_ids that its chains were staged for: a new chain begins behind what was loaded under
-    them, and no loader looks after them any more.
+    ``histories`` are those of the tables that exist, by URL. ``staged_for`` are other app_ids that its chains were
+    staged for: a new chain begins behind what was loaded under them, and no loader looks after them any more.
     """
     for app_id in (stream.app_id, *staged_for):
         of_app_id = stream.model_copy(update={"app_id": app_id})
-        for url in urls:
-            back = history(of_app_id, url).rollback
+        for url, history in histories(of_app_id).items():
+            back = history.rollback
             if back is None:
                 continue
             undo = "" if app_id == stream.app_id else f"restore the app_id {quoted(app_id)} and "
@@ -61,8 +61,9 @@ class Accepting:
     def plan(self, tables: Mapping[str, TableState], decision: Decision, *, give_up: bool) -> tuple[AcceptPlan, ...]:
         """The resolutions, by table; the main table's last. Raises UsageError when no table was rolled back."""
         plans: dict[str, AcceptPlan] = {}
-        for url in (*self.stream.side_tables, self.stream.table):
-            for back in self._events(url, tables.get(url)):
+        histories = read_histories(self.stream, tables, self.open_store)
+        for url in (url for url in (*self.stream.side_tables, self.stream.table) if url in tables):
+            for back in self._events(url, tables[url], histories[url]):
                 if url in plans:
                     msg = f"{url} also has partitions without positions ({back.kind.value})"
                     raise UsageError(msg, "accept that first, let the loader apply it, and run the command again")
@@ -82,13 +83,10 @@ class Accepting:
                 else {partition: ids.position(table.transactions, partition) for partition in self.partitions}
             )
             for url in plans.keys() - {self.stream.table}:
-                require_own_too(plans[url], now | dict(own.positions if own is not None else {}))
+                require_own_too(plans[url], self.stream.app_id, now | dict(own.positions if own is not None else {}))
         return tuple(plans.values())
 
-    def _events(self, url: str, table: TableState | None) -> Iterator[Rollback]:
-        if table is None:
-            return
-        history = read_stream_history(self.stream, table, self.open_store(url))
+    def _events(self, url: str, table: TableState, history: StreamHistory) -> Iterator[Rollback]:
         if history.rollback is not None:
             yield history.rollback
         elif url == self.stream.table:

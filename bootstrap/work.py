@@ -47,7 +47,7 @@ from common.storage.store import prove_exclusive_create
 from common.tables.commit_metadata import Decision
 from common.tables.identity import NO_IDENTITY, TableIdentity
 from common.tables.state import TableState
-from common.tables.stream_history import StreamHistory, read_stream_history
+from common.tables.stream_history import StreamHistory, read_histories
 from common.tables.transactions import TxnIds
 
 _Repair = TypeVar("_Repair")
@@ -231,13 +231,13 @@ class Work:
         if not give_up:
             tables = self._tables.all_of(stream)
 
-            def history(of_stream: Stream, url: str) -> StreamHistory:
-                return read_stream_history(of_stream, tables[url], self._tables.open(url))
+            def histories(of_stream: Stream) -> dict[str, StreamHistory]:
+                return read_histories(of_stream, tables, self._tables.open)
 
             def identity_of(url: str, app_id: str) -> TableIdentity:
                 return self._tables.identity(stream, tables.get(url), app_id, url)
 
-            require_whole(stream, tables, history, sorted(others))
+            require_whole(stream, histories, sorted(others))
             secondary = {url: table for url, table in tables.items() if url != stream.table}
             for state in states:
                 require_even(state, stream, tables.get(stream.table), secondary, identity_of)

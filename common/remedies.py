@@ -23,6 +23,9 @@ _IN_JSON = json.dumps(CONFIG)[1:-1]
 
 TABLE = "⟨table⟩"
 
+MOST_COMMANDS = 3
+"""How many commands of the same kind a remedy spells out."""
+
 quoted = shlex.quote
 
 

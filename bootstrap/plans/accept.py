@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 from bootstrap.plans.repair import RewindPlan, plan_rewind
 from bootstrap.plans.state import Author, PartitionState
 from common.errors import UsageError
-from common.remedies import CONFIG, repair
+from common.remedies import repair
 from common.spans import Position, Span, TopicPartition
 from common.stage.markers import Marker
 from common.tables.commit_metadata import Decision
-from common.tables.rollback import Rollback, RollbackKind
+from common.tables.rollback import Rollback, RollbackKind, described, remedy_of_secondary
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +152,15 @@ def _usable_to(state: PartitionState, begin: Position, has_files: Callable[[Mark
     return position
 
 
-def require_own_too(side: AcceptPlan, own: Mapping[TopicPartition, Position | None]) -> None:
+def require_own_too(side: AcceptPlan, app_id: str, own: Mapping[TopicPartition, Position | None]) -> None:
     """Raise UsageError when a table would have to be loaded without the stream's main table (rule 4).
 
     ``own`` is where the main table continues.
     """
     back = side.event.back
+    if back.is_older_copy:
+        msg = f"{described(side.event.url, back)}: what it lacks is loaded into all tables of a stream together, or not"
+        raise UsageError(msg, remedy_of_secondary(side.event.url, app_id, back, own))
     replayed = {
         resolution.partition
         for resolution in side.partitions
@@ -171,9 +174,4 @@ def require_own_too(side: AcceptPlan, own: Mapping[TopicPartition, Position | No
                 f"part up to {begin}: what is staged is loaded into all tables of a stream together, never into "
                 "one alone"
             )
-            raise UsageError(
-                msg,
-                "RESTORE that table to the version before, or the stream's main table to the same moment; or "
-                f"accept it with --go-on, and replay what Kafka still has of it: stage-writer replay {CONFIG} "
-                f"--topic {partition.topic} --partition {partition.partition} --from {first} --to {begin}",
-            )
+            raise UsageError(msg, remedy_of_secondary(side.event.url, app_id, back, own))

@@ -18,6 +18,8 @@ Rules:
    settings may no longer name them when the table is verified. Older releases did not.
 7. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). A missing generation is
    0, so metadata of a topic that was never recreated is unchanged.
+8. Every commit that moves the main table's positions names the version of each secondary table's newest own commit, by
+   the table's id. An older copy of such a table shows nothing else (rollback.py, rule 8). Older releases did not.
 """
 
 from __future__ import annotations
@@ -92,6 +94,8 @@ class CommitMetadata:
 
     other_tables: Mapping[str, TableKind] = field(default_factory=dict)
     """The other tables that have rows or dead letters of its spans, by URL (rule 6)."""
+    secondary_versions: Mapping[str, int] = field(default_factory=dict)
+    """By id of each secondary table, the version of its newest own commit (rule 8)."""
 
     _without_defaults = omit_defaults()
 

@@ -68,6 +68,10 @@ class TableIdentity:
     """How all of the table's rows were merged; None if some were added, or if it is unknown."""
     loaded_under: Mapping[tuple[TopicPartition, int], str] = field(default_factory=dict)
     """By chain and generation, the app_id of the other stream that loaded it last."""
+    newest_own: int | None = None
+    """The version of the newest own commit that was read."""
+    secondary_versions: Mapping[str, int] = field(default_factory=dict)
+    """For a main table: the newest own commits of the secondary ones (common/tables/commit_metadata.py, rule 8)."""
 
     def other_stream(self, partition: TopicPartition, generation: int) -> str | None:
         """The app_id that loaded a chain whose start is gone and that has no position (rule 5)."""
@@ -88,7 +92,7 @@ class TableIdentity:
                 return app_id, chain, generation
         return None
 
-    def after(self, metadata: CommitMetadata) -> TableIdentity:
+    def after(self, metadata: CommitMetadata, version: int) -> TableIdentity:
         if not metadata.positions:
             return self
         return TableIdentity(
@@ -97,6 +101,8 @@ class TableIdentity:
             metadata.unproved,
             merged_by=metadata.merged_by,
             loaded_under=self.loaded_under,
+            newest_own=version,
+            secondary_versions=metadata.secondary_versions,
         )
 
     def with_chains(self, moved: Mapping[TopicPartition, TableChain]) -> dict[TopicPartition, TableChain]:
@@ -148,14 +154,16 @@ def identity_of(
     is_whole, merged_by = False, None
     plain = None if any(_is_plain(name, ids.app_id) for name in transactions) else _no_plain(ids, transactions)
     loaded_under: dict[tuple[TopicPartition, int], str] = {}
-    own = 0
+    own, newest_own = 0, None
+    secondary_versions: Mapping[str, int] = {}
     for number, (commit, on_lineage) in enumerate(with_lineage(history), 1):
         metadata = commit.metadata
         if metadata is not None and metadata.app_id == ids.app_id:
-            own = own or number
+            own, newest_own = own or number, commit.version if newest_own is None else newest_own
             if not is_whole:
                 _add_chains(chains, metadata)
                 is_whole, unproved = bool(metadata.positions), metadata.unproved
+                secondary_versions = metadata.secondary_versions
                 named = metadata.plain_topic if is_whole else plain_of(metadata, ids, transactions)
                 plain = named if plain is None else plain
             if metadata.positions and on_lineage:
@@ -167,7 +175,14 @@ def identity_of(
         if number >= FARTHEST or (own and number - own >= MOST_OLDER):
             break
     table_identity = TableIdentity(
-        plain, chains, unproved, is_whole=is_whole or not own, merged_by=merged_by, loaded_under=loaded_under
+        plain,
+        chains,
+        unproved,
+        is_whole=is_whole or not own,
+        merged_by=merged_by,
+        loaded_under=loaded_under,
+        newest_own=newest_own,
+        secondary_versions=secondary_versions,
     )
     return with_transactions(table_identity, stream, ids, transactions)
 

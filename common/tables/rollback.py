@@ -46,15 +46,21 @@ Rules:
    the log thus belongs to a new stream.) Otherwise that is unknown too; commits made in the meantime record it as
    unproved. They also record the chains that the stage has of other topics for the app_id, where the log has none of
    its commits (rule 6): the table's position may be theirs.
+8. An older copy of a table's folder has the same id, and a shorter log that shows nothing. The main table's positions
+   show it, compared with the stage. Those of a secondary table may lag, so every commit to the main table records the
+   newest own commit of each secondary table (commit_metadata.py, rule 8). A secondary table that has none as new is a
+   copy, until an own commit answers for the recorded one.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from common.sizes import time_text
+from common.remedies import CONFIG, MOST_COMMANDS, delta_table, quoted, replay
+from common.sizes import counted, time_text
 from common.spans import Partition, Position, Span, TopicPartition
 from common.stage.markers import Manifest, Marker, Origin
+from common.tables.commit_metadata import CommitMetadata, not_first
 from common.tables.history import LoggedCommit, with_lineage
 
 Generation = tuple[TopicPartition, int]
@@ -98,6 +104,11 @@ class Rollback:
     new_from_ms: int | None = None
     """For `RollbackKind.UNKNOWN`: from when on a chain that is started is known to be new; None for at once (rule 7).
     """
+
+    @property
+    def is_older_copy(self) -> bool:
+        """Whether ``cause`` is missing from the log, and not in it (rule 8)."""
+        return self.kind is RollbackKind.RESTORED and not self.cause.is_restore
 
 
 @dataclass(slots=True)
@@ -220,6 +231,31 @@ def find_rollback(history: Iterable[LoggedCommit], app_id: str) -> Rollback | No
         generations={partition: generation for partition, generation in newest.items() if generation},
         gone=gone,
     )
+
+
+def find_older_copy(history: Iterable[LoggedCommit], app_id: str, recorded: int) -> Rollback | None:
+    """How a secondary table's log shows that it is an older copy (rule 8).
+
+    ``recorded`` is the version of its newest own commit, as the main table's log names it.
+    """
+    top: LoggedCommit | None = None
+    newest: LoggedCommit | None = None
+    placed: CommitMetadata | None = None
+    for number, commit in enumerate(history, 1):
+        top = top or commit
+        metadata = commit.metadata
+        if metadata is not None and metadata.app_id == app_id:
+            if commit.version >= recorded or (metadata.answers is not None and metadata.answers.version == recorded):
+                return None
+            newest = newest or commit
+            placed = placed or (metadata if metadata.positions else None)
+        if number >= MOST_COMMITS:
+            break
+    if top is None or (newest is None and top.version >= recorded):
+        return None
+    positions = {} if placed is None else placed.positions
+    generations = {} if placed is None else not_first(placed.generations)
+    return Rollback(RollbackKind.RESTORED, LoggedCommit(recorded), positions, positions, generations=generations)
 
 
 def turning_points(history: Iterable[LoggedCommit], after: int) -> tuple[LoggedCommit, ...]:
@@ -404,6 +440,25 @@ def _without(kind: RollbackKind, cause: LoggedCommit, positions: Mapping[Generat
     )
 
 
+def remedy_of_secondary(url: str, app_id: str, back: Rollback, own: Mapping[TopicPartition, Position | None]) -> str:
+    """How a secondary table gets back what it lost while the main table, at the positions ``own``, has its part."""
+    if back.is_older_copy:
+        undo = "put its newest folder back"
+    else:
+        undo = f"RESTORE TABLE {delta_table(url)} TO VERSION AS OF {back.cause.version - 1}"
+    ends = {partition: end for partition, end in sorted(own.items()) if end is not None}
+    lacking = [
+        replay(partition, start, end)
+        for partition, end in ends.items()
+        if (start := back.lost_from.get(partition, end)) < end
+    ]
+    shown = [f"`{command}`" for command in lacking[:MOST_COMMANDS]]
+    left = (len(ends) if back.is_older_copy else len(lacking)) - len(shown)
+    more = [f"a replay of what {counted(left, 'other partition')} may lack"] if left else []
+    go_on = f"`bootstrap accept {CONFIG} --stream {quoted(app_id)} --go-on --yes`"
+    return f"{undo}; or {', then '.join([go_on, ', '.join([*shown, *more])])}"
+
+
 def described(url: str, back: Rollback) -> str:
     """The rollback of the table at a URL, as text: version, time, author, and where its records end."""
     cause = back.cause
@@ -415,7 +470,11 @@ def described(url: str, back: Rollback) -> str:
         case RollbackKind.RESTORED:
             to = "an older version" if cause.restored_version is None else f"version {cause.restored_version}"
             put_back = f"version {cause.version} of {url} put it back to {to}{when}{who}"
-            return f"{put_back}: it has the records of {positions}{older}"
+            if back.is_older_copy:
+                put_back = (
+                    f"an older copy of {url} is in its place: its log lacks this stream's version {cause.version}"
+                )
+            return f"{put_back}: it has the records of {positions or 'no partition'}{older}"
         case RollbackKind.REPLACED:
             return (
                 f"version {cause.version} of {url}, {cause.operation}{when}{who}, put another table in its place: what "

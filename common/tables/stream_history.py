@@ -3,7 +3,7 @@
 Rule: each commit is read once, and the log only as far down as a question requires.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 
 from common.ports import ObjectStore
@@ -13,7 +13,15 @@ from common.stage.marker_contents import partitions_of_other_topics
 from common.stage.markers import Marker
 from common.tables.history import LoggedCommit, ReadOnce, read_history, store_lines
 from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
-from common.tables.rollback import Rollback, find_rollback, own_history, unknown_positions, unknown_since, without_txn
+from common.tables.rollback import (
+    Rollback,
+    find_older_copy,
+    find_rollback,
+    own_history,
+    unknown_positions,
+    unknown_since,
+    without_txn,
+)
 from common.tables.state import TableState
 from common.tables.transactions import TxnIds
 
@@ -21,16 +29,23 @@ from common.tables.transactions import TxnIds
 class StreamHistory:
     """What a table's commits say about one stream. Every method raises StoreError."""
 
-    def __init__(self, stream: Stream, commits: Iterator[LoggedCommit]) -> None:
-        """``commits`` are the table's, newest first, and lazy."""
+    def __init__(self, stream: Stream, commits: Iterator[LoggedCommit], recorded: int | None = None) -> None:
+        """``commits`` are the table's, newest first, and lazy.
+
+        ``recorded`` is a secondary table's newest own version, as the main table's log names it (rollback.py, rule 8).
+        """
         self._stream = stream
+        self._recorded = recorded
         self._app_id = stream.app_id
         self.commits = ReadOnce(commits)
         """From the newest down; may be iterated any number of times."""
 
     @cached_property
     def rollback(self) -> Rollback | None:
-        return find_rollback(self.commits, self._app_id)
+        back = find_rollback(self.commits, self._app_id)
+        if back is None and self._recorded is not None:
+            back = find_older_copy(self.commits, self._app_id, self._recorded)
+        return back
 
     @cached_property
     def unknown_since(self) -> LoggedCommit | None:
@@ -74,6 +89,31 @@ class StreamHistory:
 
 def read_stream_history(stream: Stream, state: TableState, store: ObjectStore) -> StreamHistory:
     return StreamHistory(stream, read_history(state.version, store_lines(store)))
+
+
+def histories_of(
+    stream: Stream, states: Mapping[str, TableState], commits: Callable[[str, int], Iterator[LoggedCommit]]
+) -> dict[str, StreamHistory]:
+    """By URL, of all of a stream's tables; the main table's state is not newer than those of the others.
+
+    ``commits`` reads a table's history, from a version down.
+    """
+    own = states.get(stream.table)
+    main = None if own is None else StreamHistory(stream, commits(stream.table, own.version))
+    recorded = {} if own is None or main is None else main.identity(own.transactions).secondary_versions
+    others = {
+        url: StreamHistory(stream, commits(url, state.version), recorded.get(state.table_id))
+        for url, state in states.items()
+        if url != stream.table
+    }
+    return others if main is None else {stream.table: main, **others}
+
+
+def read_histories(
+    stream: Stream, states: Mapping[str, TableState], open_store: Callable[[str], ObjectStore]
+) -> dict[str, StreamHistory]:
+    """The same from the tables' stores."""
+    return histories_of(stream, states, lambda url, newest: read_history(newest, store_lines(open_store(url))))
 
 
 def read_identity(stream: Stream, state: TableState | None, store: ObjectStore) -> TableIdentity:

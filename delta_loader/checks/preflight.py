@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from common.errors import ExitCode, KafkaDeltaExpressError, StoreError, StoreRefusedError, TableError, UnsafeStoreError
 from common.ports import Clock, ObjectStore
-from common.remedies import CONFIG, quoted
 from common.settings import Settings, Stream
 from common.settings.pace import loader_of
 from common.sizes import counted
@@ -23,11 +22,10 @@ from common.stage.merged import kafka_topic
 from common.stage.paused import StreamPart, pause_of
 from common.storage.store import PROBES, prove_exclusive_create
 from common.tables.delta_log import read_table_state
-from common.tables.identity import NO_IDENTITY
-from common.tables.rollback import described
+from common.tables.identity import NO_IDENTITY, TableIdentity
 from common.tables.state import TableState
 from common.tables.stream_columns import before_agreement, found_columns
-from common.tables.stream_history import StreamHistory, read_stream_history
+from common.tables.stream_history import StreamHistory, read_histories
 from delta_loader.check_result import Check, Level
 from delta_loader.checks.abandoned_topics import abandoned_topics
 from delta_loader.checks.requirements import (
@@ -40,6 +38,7 @@ from delta_loader.checks.requirements import (
     vacuum_check,
 )
 from delta_loader.checks.side_by_side import SideBySide
+from delta_loader.load.rollback import held_by
 from delta_loader.ports import EndsOf, OpenStore
 from delta_loader.stage.reading import Stage
 from delta_loader.stage.waiting import oldest_waiting_ms
@@ -141,8 +140,9 @@ class Preflight:
             except KafkaDeltaExpressError as error:
                 yield failed("rights", error, app_id)
         tables = sides if state is None else {stream.table: state, **sides}
-        histories = {url: read_stream_history(stream, state, self.open_store(url)) for url, state in tables.items()}
-        yield from _went_back(app_id, histories)
+        histories = read_histories(stream, tables, self.open_store)
+        own = NO_IDENTITY if state is None else histories[stream.table].identity(state.transactions)
+        yield from _went_back(stream, histories, own)
         for url in (table_url for table_url in stream.row_tables if table_url in tables):
             yield from merge_checks(stream, url, histories[url].identity(tables[url].transactions))
         retention_ms = int(loader_of(self.settings.loader, stream).marker_retention_s * 1000)
@@ -224,9 +224,10 @@ def failed(name: str, error: KafkaDeltaExpressError, app_id: str | None = None) 
     return Check(name, Level.ERROR, message, error.remedy, app_id, away, code)
 
 
-def _went_back(app_id: str, histories: Mapping[str, StreamHistory]) -> Iterator[Check]:
+def _went_back(stream: Stream, histories: Mapping[str, StreamHistory], own: TableIdentity) -> Iterator[Check]:
+    positions = {partition: chain.position for partition, chain in own.chains.items()}
     for url, history in histories.items():
         if history.rollback is not None:
-            remedy = f"decide with `bootstrap accept {CONFIG} --stream {quoted(app_id)}`, --replay or --go-on"
-            problem = f"{app_id}: {described(url, history.rollback)}; it waits"
-            yield Check("history", Level.WARNING, problem, remedy, app_id)
+            reason = held_by(url, stream, history.rollback, positions)
+            problem = f"{stream.app_id}: {reason.problem}; it waits"
+            yield Check("history", Level.WARNING, problem, reason.remedy, stream.app_id)

@@ -71,8 +71,7 @@ class LoadCommits:
                 continue
             if self._commit_to_secondary(commit) is NextStep.PLAN_AGAIN or not self._stands_on(basis):
                 return
-        own = tables.targets[context.stream.table]
-        commit = rows_commit(own, naming, load, _valid_through_ms(context, load))
+        commit = rows_commit(tables.main, naming, load, _valid_through_ms(context, load))
         if self.commit(context.secondary.with_deferred(commit, load)) is NextStep.GO_ON:
             context.reporter.loaded(load, tables.targets[context.stream.table].version)
 

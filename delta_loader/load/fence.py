@@ -5,7 +5,7 @@ The rules are those of delta_loader/load/rollback.py; a resolution that the stag
 
 from collections.abc import Mapping, Sequence
 
-from common.spans import TopicPartition
+from common.spans import Position, TopicPartition
 from common.stage.resolutions import Resolution
 from common.tables.rollback import Rollback, RollbackKind
 from delta_loader.load.committer import Committer
@@ -37,9 +37,10 @@ class RollbackFence:
                 break
             self._resolve(*answered)
         for target, back in context.tables.rolled_back[:1]:
+            reason = held_by(target.url, context.stream, back, self._positions())
             for partition in context.listing:
                 if partition not in context.report.held:
-                    context.reporter.held(partition, held_by(target.url, context.stream.app_id, back))
+                    context.reporter.held(partition, reason)
         return bool(context.tables.rolled_back)
 
     def partitions(self) -> dict[TopicPartition, Held]:
@@ -58,8 +59,11 @@ class RollbackFence:
                 self._resolve(target, resolution)
                 return self.partitions()
             waiting = chains_that_wait(back, markers, context.position)
-            lost = dict.fromkeys(waiting, held_by(target.url, context.stream.app_id, back)) | lost
+            lost = dict.fromkeys(waiting, held_by(target.url, context.stream, back, {})) | lost
         return lost
+
+    def _positions(self) -> dict[TopicPartition, Position | None]:
+        return {partition: self._context.position(partition) for partition in self._context.listing}
 
     def _resolve(self, target: Target, resolution: Resolution) -> None:
         context = self._context

@@ -35,6 +35,7 @@ from common.tables.rollback import (
     RollbackKind,
     described,
     own_history,
+    remedy_of_secondary,
     unknown_positions,
     without_txn,
 )
@@ -76,8 +77,11 @@ class RollbackDetector:
         self._examined = examined
         self._pasts: dict[tuple[str, int], OwnHistory] = {}
 
-    def inspect(self, target: Target) -> tuple[Target, Rollback | None]:
-        """The table with its positions' identities, and its rollback, if there was one. Raises TableError."""
+    def inspect(self, target: Target, recorded: int | None) -> tuple[Target, Rollback | None]:
+        """The table with its positions' identities, and its rollback, if there was one. Raises TableError.
+
+        ``recorded`` is a secondary table's newest own version by the main table's log (common/tables/rollback.py).
+        """
         if target.version is None:
             return target, None
         key, known = (self._app_id, target.url), self._examined.get((self._app_id, target.url))
@@ -87,7 +91,7 @@ class RollbackDetector:
             identity = with_transactions(known.identity, self._stream, self.ids, target.transactions)
             self._examined[key] = replace(known, version=target.version, identity=identity)
             return replace(target, identity=identity), None
-        history = StreamHistory(self._stream, self._history(target))
+        history = StreamHistory(self._stream, self._history(target), recorded)
         identity = history.identity(target.transactions)
         if history.rollback is None:
             self._examined[key] = Examined(target.table_id, target.version, identity, history.unknown_since)
@@ -192,9 +196,11 @@ class RollbackDetector:
         )
 
 
-def held_by(url: str, app_id: str, back: Rollback) -> Held:
-    """Why a stream, or a Kafka partition, waits for a resolution."""
-    return Held(back.kind.value, described(url, back), _remedy(url, app_id, back))
+def held_by(url: str, stream: Stream, back: Rollback, own: Mapping[TopicPartition, Position | None]) -> Held:
+    """Why a stream, or a Kafka partition, waits for a resolution; ``own`` are the main table's positions."""
+    is_main, app_id = url == stream.table, stream.app_id
+    remedy = _remedy(url, app_id, back) if is_main else remedy_of_secondary(url, app_id, back, own)
+    return Held(back.kind.value, described(url, back), remedy)
 
 
 def _remedy(url: str, app_id: str, back: Rollback) -> str:

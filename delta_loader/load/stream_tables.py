@@ -111,7 +111,7 @@ class StreamTables:
 
     def read(self, url: str) -> None:
         """Read one table again, after a change to it. Raises TableError."""
-        self._take(url, self._ports.tables.state(url))
+        self._take(url, self._ports.tables.state(url), is_newest=True)
 
     def _state_or_error(self, url: str) -> TableState | KafkaDeltaExpressError | None:
         try:
@@ -119,7 +119,8 @@ class StreamTables:
         except KafkaDeltaExpressError as error:
             return error
 
-    def _take(self, url: str, state: TableState | KafkaDeltaExpressError | None) -> None:
+    def _take(self, url: str, state: TableState | KafkaDeltaExpressError | None, *, is_newest: bool = False) -> None:
+        """``is_newest`` says whether the state was read after the main table's."""
         if isinstance(state, KafkaDeltaExpressError):
             raise state
         if self._registering is not None and self._registering.register_table(
@@ -143,7 +144,11 @@ class StreamTables:
             complete_columns=self._complete_columns(load_mode, url, state),
             checks=checks_of(state),
         )
-        target, back = self._rollbacks.inspect(seen)
+        recorded = None if self.own is None else self.own.identity.secondary_versions.get(state.table_id)
+        target, back = self._rollbacks.inspect(seen, recorded)
+        if back is not None and back.is_older_copy and not is_newest:
+            self.read(url)  # another loader may have committed to it, and then to the main table
+            return
         self.rolled_back += [] if back is None else [(target, back)]
         self.targets[url] = self._with_forgotten(target) if url == self._stream.table else target
 
@@ -157,6 +162,15 @@ class StreamTables:
         stream = with_columns_of_files(self._stream.at(url), main, partial(agreed_columns, store))
         own = NO_COLUMNS if gained is None else columns_at(self._stream, url, gained.columns)
         return frozenset((*columns_of_rows(stream), *as_in_table(stream, own).names))
+
+    @property
+    def main(self) -> Target:
+        """The main table, with what its next commit records of the others (common/tables/rollback.py, rule 8)."""
+        own = self.targets[self._stream.table]
+        read = {target.table_id: target.identity.newest_own for target in self.targets.values() if target is not own}
+        known = {table_id: version for table_id, version in read.items() if version is not None}
+        versions = {**own.identity.secondary_versions, **known}
+        return replace(own, identity=replace(own.identity, secondary_versions=versions))
 
     def position(self, url: str, partition: TopicPartition) -> Position | None:
         target = self.targets.get(url)

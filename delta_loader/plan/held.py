@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from common.json_value import Json
-from common.remedies import CONFIG, delta_table, new_chain, new_chain_where_different, repair, replay
+from common.remedies import CONFIG, MOST_COMMANDS, delta_table, new_chain, new_chain_where_different, repair, replay
 from common.spans import Position, Span, TopicPartition
 from common.stage.markers import GONE, Marker
 from common.stage.merged import is_merged, known_as
@@ -31,10 +31,6 @@ from delta_loader.plan.plan import (
 START_OVER = "start the stream again under another app_id, with tables of its own"
 """The remedy for a chain of several topics that cannot be rewound: a table already has more of it, or nothing records
 how far each topic was (bootstrap/plans/repair.py)."""
-
-
-MOST_COMMANDS = 3
-"""How many commands of the same kind a remedy spells out."""
 
 
 FOUND_BY_LOADS = frozenset(

@@ -22,7 +22,7 @@ from common.tables.deferred_ranges import deferred_of
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY, TableIdentity
 from common.tables.state import TableState
-from common.tables.stream_history import StreamHistory, read_stream_history
+from common.tables.stream_history import StreamHistory, read_histories
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from delta_loader.check_result import Check, Level
@@ -140,7 +140,7 @@ class _Tables:
 def _read_tables(stream: Stream, open_store: OpenStore) -> _Tables:
     states = {url: read_table_state(open_store(url)) for url in stream.tables}
     there = {url: state for url, state in states.items() if state is not None}
-    histories = {url: read_stream_history(stream, state, open_store(url)) for url, state in there.items()}
+    histories = read_histories(stream, there, open_store)
     identities = {url: histories[url].identity(state.transactions) for url, state in there.items()}
     return _Tables(states[stream.table], there, histories, identities)
 
@@ -377,7 +377,7 @@ def _waiting_for_resolution(
     generations = chains.ids.generations
     for url, history in tables.histories.items():
         if history.rollback is not None:
-            return dict.fromkeys(generations, held_by(url, stream.app_id, history.rollback))
+            return dict.fromkeys(generations, held_by(url, stream, history.rollback, chains.positions))
     if tables.state is None:
         return {}
     own = tables.histories[stream.table]
@@ -389,7 +389,7 @@ def _waiting_for_resolution(
     if unplaced.partitions:
         events += own.without_txn(unplaced.partitions, unplaced.without_origin, generations, unplaced.first_ms)
     return {
-        partition: held_by(stream.table, stream.app_id, back)
+        partition: held_by(stream.table, stream, back, chains.positions)
         for back in events
         for partition in chains_that_wait(back, staged, chains.positions.get)
     }

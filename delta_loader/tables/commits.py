@@ -58,7 +58,7 @@ class Target:
 
     def after(self, commit: TableCommit, version: int) -> Target:
         """The table with the commit in it, as the version right after this one."""
-        moved, identity = {**self.transactions, **commit.advances}, self.identity.after(commit.metadata)
+        moved, identity = {**self.transactions, **commit.advances}, self.identity.after(commit.metadata, version)
         return replace(self, transactions=moved, version=version, identity=identity)
 
     def ids(self, ids: TxnIds) -> TxnIds:
@@ -289,5 +289,6 @@ def with_identity(
         positions={partition: known.position for partition, known in chains.items()},
         topic_ids={partition: known.topic_id for partition, known in chains.items() if known.topic_id is not None},
         plain_topic=plain,
+        secondary_versions=target.identity.secondary_versions,
         unproved=target.identity.unproved - {(partition, known.generation) for partition, known in moved.items()},
     )

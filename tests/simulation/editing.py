@@ -32,7 +32,7 @@ from common.errors import KafkaDeltaExpressError
 from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
-from common.tables.stream_history import StreamHistory
+from common.tables.stream_history import StreamHistory, histories_of
 from common.tables.transactions import TxnIds
 from delta_loader.tables.commits import TableCommit
 from stage_writer.partitions.flush_decision import FlushLimits
@@ -515,9 +515,8 @@ class EditedHistory:
             identity_of=known_of,
             repairs=repairs,
         )
-        urls = [url for url in stream.tables if url in self.log.tables]
-        require_whole(stream, urls, self._history, [app_id for app_id in state.staged_for if app_id != stream.app_id])
-        others = {url: other for url in urls if url != stream.table and (other := self.log.state(url)) is not None}
+        require_whole(stream, self._histories, [app_id for app_id in state.staged_for if app_id != stream.app_id])
+        others = {url: other for url in stream.side_tables if (other := self.log.state(url)) is not None}
         require_even(state, stream, table, others, known_at)
         plan = plan_restart(state, give_up=False)
         if isinstance(plan, Restart):
@@ -527,8 +526,10 @@ class EditedHistory:
             with locks.locked(partition, "restart") as guarded:
                 staging.restart(guarded, plan)
 
-    def _history(self, stream: Stream, url: str) -> StreamHistory:
-        return StreamHistory(stream, self.log.history(url, self.log.version(url)))
+    def _histories(self, stream: Stream) -> dict[str, StreamHistory]:
+        states = {url: self.log.state(url) for url in stream.tables}
+        there = {url: state for url, state in states.items() if state is not None}
+        return histories_of(stream, there, self.log.history)
 
     # The final check.
 

@@ -22,7 +22,7 @@ from common.tables.delta_log import read_table_state
 from common.tables.history import LoggedCommit
 from common.tables.rollback import Rollback, RollbackKind
 from common.tables.state import TableState
-from common.tables.stream_history import StreamHistory, read_stream_history
+from common.tables.stream_history import StreamHistory, read_histories
 from tests.builders import required
 from tests.fakes.loading import settings_for
 from tests.fakes.markers import ORDERS, chain_of, put
@@ -96,13 +96,13 @@ def test_replay_that_would_load_rows_twice_is_refused() -> None:
 
 def test_dead_letters_are_replayed_together_with_their_rows() -> None:
     dead = plan_replay(rollback_event(position=8, lost_from=22), [state(chain_of(0, 30), table=30)], AUTHOR, complete)
-    require_own_too(dead, {ORDERS: Position(20)})
+    require_own_too(dead, "orders", {ORDERS: Position(20)})
     with pytest.raises(UsageError, match="never into one alone") as error:
-        require_own_too(dead, {ORDERS: Position(30)})
+        require_own_too(dead, "orders", {ORDERS: Position(30)})
     with pytest.raises(UsageError, match="never into one alone"):
-        require_own_too(dead, {ORDERS: Position(23)})
-    require_own_too(dead, {ORDERS: Position(22)})
-    assert "replay ⟨config⟩ --topic orders --partition 0 --from 22 --to 30" in error.value.remedy
+        require_own_too(dead, "orders", {ORDERS: Position(23)})
+    require_own_too(dead, "orders", {ORDERS: Position(22)})
+    assert "replay ⟨config⟩ --topic orders --partition 0 --from 22 --to 30 --yes" in error.value.remedy
 
 
 def test_positions_of_an_older_topic_are_not_applied_to_the_new_one() -> None:
@@ -112,7 +112,7 @@ def test_positions_of_an_older_topic_are_not_applied_to_the_new_one() -> None:
         plan_replay(older, [now], AUTHOR, complete)
     plan = plan_replay(older, [now], AUTHOR, complete, give_up=True)
     assert (plan.positions, plan.generations) == ({ORDERS: 9}, {ORDERS: 1})
-    require_own_too(plan, {ORDERS: Position(90)})
+    require_own_too(plan, "orders", {ORDERS: Position(90)})
     assert plan_replay(older, [replace(now, table=None)], AUTHOR, complete, give_up=True).positions == {}
     plan = plan_go_on(older, [now])
     assert (plan.positions, plan.generations) == ({ORDERS: 9}, {ORDERS: 1})
@@ -202,22 +202,22 @@ def test_chain_with_an_unresolved_rollback_is_not_dropped() -> None:
     restored = Restored()
     renamed = restored.stream.model_copy(update={"app_id": "orders2"})
 
-    def history(stream: Stream, url: str) -> StreamHistory:
-        return read_stream_history(stream, restored.tables()[url], FsspecStore(url))
+    def histories(stream: Stream) -> dict[str, StreamHistory]:
+        return read_histories(stream, restored.tables(), FsspecStore)
 
     with pytest.raises(UsageError, match="put it back to version 1") as error:
-        require_whole(restored.stream, restored.tables(), history, [])
+        require_whole(restored.stream, histories, [])
     assert error.value.remedy.startswith("decide with `bootstrap accept ⟨config⟩ --stream orders` first")
     # Under another app_id, the records are those of a former stream that no loader serves.
     with pytest.raises(UsageError, match="put it back to version 1") as error:
-        require_whole(renamed, restored.tables(), history, ["orders"])
+        require_whole(renamed, histories, ["orders"])
     assert "restore the app_id orders and decide with `bootstrap accept ⟨config⟩ --stream orders`" in (
         error.value.remedy
     )
-    require_whole(renamed, restored.tables(), history, [])
+    require_whole(renamed, histories, [])
     restored.table.delete([f"_delta_log/{3:020d}.json"])
-    require_whole(restored.stream, restored.tables(), history, [])
-    require_whole(renamed, restored.tables(), history, ["orders"])
+    require_whole(restored.stream, histories, [])
+    require_whole(renamed, histories, ["orders"])
 
 
 def test_table_without_a_rollback_needs_no_resolution() -> None:
