@@ -72,14 +72,13 @@ class StagedChains:
 
         Raises MarkerError for one that was emptied (common/stage/chain.py, rule 5).
         """
-        if below is None or below.manifest is None:
-            return tail
-        name = marker.name
-        if not is_superseded(below, origin) and (why := emptied([below, marker]).get(name)):
+        name, start = marker.name, None if origin is None else origin.position
+        others = [] if below is None or is_superseded(below, origin) else [below]
+        if why := emptied([*others, marker], start).get(name):
             msg = f"the marker {name.path} cannot be used: {why}"
             again = repair("rewind", name.topic_partition, name.start, "--yes")
             raise MarkerError(msg, f"stage its records again with `{again}`")
-        return replace(tail, outboxes=below.manifest.outboxes)
+        return tail if below is None or below.manifest is None else replace(tail, outboxes=below.manifest.outboxes)
 
     def _below(self, listed: Iterable[tuple[MarkerName, bool, str]]) -> Marker | None:
         """The last one of these markers that was not made by hand; there may be thousands that were."""

@@ -51,7 +51,7 @@ def partition_state(
         start=stream.start,
         ends=ends,
         table=position,
-        staged=without_emptied((staged for staged in markers if staged not in older), position),
+        staged=without_emptied((staged for staged in markers if staged not in older), position, chain_origin),
         older=older,
         chain_origin=chain_origin,
         generation=generation,

@@ -125,7 +125,7 @@ class ChainInspector:
         return PartitionChain(
             partition,
             ids.app_id,
-            without_emptied(own_markers, position),
+            without_emptied(own_markers, position, chain_origin),
             position,
             generation,
             chain_origin,

@@ -35,10 +35,13 @@ class StagedMarker:
     """Why ``marker`` is None."""
 
 
-def without_emptied(staged: Iterable[StagedMarker], table: Position | None) -> tuple[StagedMarker, ...]:
+def without_emptied(
+    staged: Iterable[StagedMarker], table: Position | None, origin: ChainOrigin | None
+) -> tuple[StagedMarker, ...]:
     """A chain's markers; those that were emptied (common/stage/chain.py, rule 5) and not loaded cannot be read."""
     ordered = tuple(staged)
-    why = emptied(marker.marker for marker in ordered if marker.marker is not None)
+    start = None if origin is None else origin.position
+    why = emptied((marker.marker for marker in ordered if marker.marker is not None), start)
     return tuple(
         replace(marker, marker=None, problem=f"cannot be used: {why[marker.name]}")
         if marker.marker is not None

@@ -11,8 +11,9 @@ Rules:
 4. A writer continues from the end of the trunk: the segment with the highest root.
 5. An empty marker is one made by hand, unless the flush that continues from it shows that a writer had made it: that
    flush starts at another position than the next one, or has a digest of its content. Where nothing continues from it
-   yet, it follows a flush, and its name is padded, a writer has most likely made it, too. Such a marker was *emptied*:
-   its records are not covered, and it counts as unreadable.
+   yet, it follows a flush or is at the chain's recorded origin (common/stage/chain_origins.py), and its name is padded,
+   a writer has most likely made it, too. Such a marker was *emptied*: its records are not covered, and it counts as
+   unreadable.
 """
 
 from collections.abc import Iterable, Mapping
@@ -63,8 +64,11 @@ def read_chain(markers: Iterable[Marker]) -> Chain:
     return Chain(tuple(markers), tuple(sorted(strays, key=lambda marker: marker.span.start)))
 
 
-def emptied(markers: Iterable[Marker]) -> Mapping[MarkerName, str]:
-    """A Kafka partition's markers that were emptied, and why each cannot be one made by hand (rule 5)."""
+def emptied(markers: Iterable[Marker], origin: Position | None) -> Mapping[MarkerName, str]:
+    """A Kafka partition's markers that were emptied, and why each cannot be one made by hand (rule 5).
+
+    ``origin`` is where the chain starts, if that is recorded.
+    """
     empty: dict[Position, Marker] = {}
     whole: dict[Position, Manifest] = {}
     for marker in markers:
@@ -81,10 +85,11 @@ def emptied(markers: Iterable[Marker]) -> Mapping[MarkerName, str]:
             problems[before.name] = f"it is empty, but the marker at {start} continues what a writer had put into it"
     continued = {manifest.previous for manifest in whole.values()}
     flushed = {manifest.span.end for manifest in whole.values() if manifest.origin is Origin.FLUSH}
-    for start in flushed & empty.keys() - whole.keys() - continued:
+    for start in flushed.union(() if origin is None else [origin]) & empty.keys() - whole.keys() - continued:
         if empty[start].is_as_named_by_programs:
+            place = "follows a flush" if start in flushed else "is where the chain starts"
             problems[empty[start].name] = (
-                f"it is empty, follows a flush, and has a writer's padded name: its content is probably lost (one made "
+                f"it is empty, {place}, and has a writer's padded name: its content is probably lost (one made "
                 f"by hand there is named {start}.done)"
             )
     return problems

@@ -51,7 +51,8 @@ class StreamIdentity:
         """
         origin = self.origins.get(partition)
         own = [marker for marker in markers if not (isinstance(marker, Marker) and is_superseded(marker, origin))]
-        why = emptied(marker for marker in own if isinstance(marker, Marker))
+        start = None if origin is None else origin.position
+        why = emptied((marker for marker in own if isinstance(marker, Marker)), start)
         return [
             UnreadableMarker(marker.name, why[marker.name]) if _is_by_hand(marker) and marker.name in why else marker
             for marker in self.judged(partition, own)

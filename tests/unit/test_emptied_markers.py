@@ -91,6 +91,37 @@ def test_emptied_last_marker_is_held_by_loader_and_writer_and_its_records_are_st
     assert (dict(report.held), tables.tables[staging.table].transactions) == ({}, {"orders-0": 29})
 
 
+def test_emptied_only_marker_at_the_chain_s_origin_is_held_by_loader_and_writer(
+    staging: Staging, store: ObjectStore, tables: MemoryDeltaTables
+) -> None:
+    """Writers record where a chain starts that does not start with the topic; nothing else shows who made it."""
+    StagedChains(store).begin(staging.source(0), ChainOrigin(Position(10)))
+    staging.flush(0, 10, 20)
+    empty(staging, store, 10)
+    with pytest.raises(MarkerError, match="is where the chain starts") as refused:
+        StagedChains(store).tail(staging.source(0))
+    assert "--partition 0 --to 10 --yes" in refused.value.remedy
+    (report,) = loader_for(staging, tables).run_pass()
+    assert report.held[staging.source(0)].reason == "unreadable_marker"
+    assert tables.tables == {}
+    with pytest.raises(UsageError, match="it is empty, is where the chain starts"):
+        plan_skip(state(staging, store, tables), Position(20), Author("operator", 1_000))
+    operator.rewind(store, plan_rewind(state(staging, store, tables), Position(10), Author("operator", 1_000)))
+    assert required(StagedChains(store).tail(staging.source(0))).end == 10
+    staging.flush(0, 10, 30, previous=9)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert (dict(report.held), tables.tables[staging.table].transactions) == ({}, {"orders-0": 29})
+
+
+def test_chain_that_begins_by_hand_behind_its_origin_is_continued(staging: Staging, store: ObjectStore) -> None:
+    StagedChains(store).begin(staging.source(0), ChainOrigin(Position(10)))
+    staging.touch(0, 10)
+    assert required(StagedChains(store).tail(staging.source(0))).end == 11
+    store.delete([item.path for item in store.list("done")])
+    empty(staging, store, 30)
+    assert required(StagedChains(store).tail(staging.source(0))).end == 31
+
+
 def test_marker_made_by_hand_at_the_end_of_a_chain_gives_up_one_record(
     staging: Staging, store: ObjectStore, tables: MemoryDeltaTables
 ) -> None:

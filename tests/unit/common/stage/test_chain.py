@@ -98,4 +98,12 @@ def test_empty_marker_was_emptied_if_the_next_flush_has_another_digest(
     markers: Sequence[Marker], starts: list[int]
 ) -> None:
     for ordered in (markers, markers[::-1]):
-        assert sorted(name.start for name in emptied(ordered)) == starts
+        assert sorted(name.start for name in emptied(ordered, None)) == starts
+
+
+def test_padded_empty_marker_at_the_chain_s_origin_was_emptied() -> None:
+    assert [name.start for name in emptied([padded(10)], Position(10))] == [10]
+    assert "is where the chain starts" in next(iter(emptied([padded(10)], Position(10)).values()))
+    assert emptied([by_hand(10)], Position(10)) == {}
+    assert emptied([padded(10)], Position(9)) == {}
+    assert emptied([padded(10), after(flush(11, 20, 10), b"")], Position(10)) == {}
