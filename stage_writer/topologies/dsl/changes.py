@@ -13,8 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from stage_writer.topologies.processors import Processor, ProcessorContext
+from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Record, Value, new_tuple
+from stage_writer.topologies.task.context import ProcessorContext
 
 
 class Change(NamedTuple):

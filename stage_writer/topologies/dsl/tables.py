@@ -13,8 +13,9 @@ from stage_writer.topologies.dsl.changes import (
     stamped,
     value_of,
 )
-from stage_writer.topologies.processors import Processor, ProcessorContext
+from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Record, Value
+from stage_writer.topologies.task.context import ProcessorContext
 
 NULL_KEY = "null_key"
 

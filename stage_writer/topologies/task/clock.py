@@ -10,12 +10,25 @@ Rules:
 """
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
-from stage_writer.topologies.processors import Punctuator
 from stage_writer.topologies.stores import TaskStores
+
+Punctuator = Callable[[int], None]
+
+
+class PunctuationType(StrEnum):
+    """The time that triggers a punctuation."""
+
+    STREAM_TIME = "stream_time"
+    """The highest time of the task's records: driven by data, with the same result when the data is read again."""
+
+    WALL_CLOCK_TIME = "wall_clock_time"
+    """The machine's clock, read when the task is given records."""
+
 
 Heap = list[tuple[int, int, "Timer"]]
 Journal = list[tuple["Timer", bool]]
@@ -31,6 +44,8 @@ NO_TIME_MS = -1
 
 @dataclass(slots=True, eq=False)
 class Timer:
+    """A scheduled punctuation."""
+
     name: Name
     interval_ms: int
     callback: Punctuator
@@ -39,6 +54,7 @@ class Timer:
     cancelled: bool = False
 
     def cancel(self) -> None:
+        """Stop calling it."""
         if not self.cancelled:
             self.journal.append((self, False))
             self.cancelled = True

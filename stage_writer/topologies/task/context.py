@@ -1,4 +1,4 @@
-"""A processor's view of its task: the `ProcessorContext`, one for each node."""
+"""A processor's view of its task, one for each node."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -6,9 +6,8 @@ from typing import Any, Protocol
 
 from common.errors import ConfigError
 from stage_writer.topologies.errors import TopologyError
-from stage_writer.topologies.processors import Cancellable, Processor, PunctuationType, Punctuator
 from stage_writer.topologies.records import Headers, Record
-from stage_writer.topologies.task.clock import NO_TIME_MS, TaskClock
+from stage_writer.topologies.task.clock import NO_TIME_MS, PunctuationType, Punctuator, TaskClock, Timer
 from stage_writer.topologies.task.collecting import Outbox
 from stage_writer.topologies.task.inputs import Input
 
@@ -51,7 +50,9 @@ class Current:
         return "?" if given is None else f"{given.topic}/{given.partition}/{int(given.offsets[self.input_index])}"
 
 
-class NodeContext:
+class ProcessorContext:
+    """A processor's view of its task, and its way to forward records."""
+
     def __init__(
         self,
         node: str,
@@ -63,22 +64,25 @@ class NodeContext:
         late_to_dead_letters: bool,
     ) -> None:
         self.forward = forward
+        """Pass a record to all children, or to the one with the given name."""
         self.node = node
+        """The name of the processor's node."""
         self.task_id = task_id
+        """The task, such as ``orders/0``."""
         self._stores = stores
         self._current, self._clock, self._outbox = shared
         self._late_to_dead_letters = late_to_dead_letters
         self._schedules = 0
-        self._punctuate: Punctuator | None = None
+        self.punctuate: Punctuator | None = None
 
-    def bind(self, processor: Processor) -> None:
-        self._punctuate = processor.punctuate
+    def schedule(self, interval: timedelta, punctuation: PunctuationType, callback: Punctuator | None = None) -> Timer:
+        """Call ``callback`` (default: `Processor.punctuate`) with the time, each time an interval is over.
 
-    def schedule(
-        self, interval: timedelta, punctuation: PunctuationType, callback: Punctuator | None = None
-    ) -> Cancellable:
+        By stream time, first with the first record, then at multiples of the interval; when several are over at once,
+        it is called once.
+        """
         interval_ms = round(interval.total_seconds() * 1000)
-        callback = callback or self._punctuate
+        callback = callback or self.punctuate
         if interval_ms < 1 or callback is None:
             problem = f"the node {self.node!r} schedules a punctuation every {interval}"
             raise ConfigError(problem, "use an interval of at least a millisecond")
@@ -90,9 +94,11 @@ class NodeContext:
         return self._clock.wall.schedule(name, interval_ms, callback, first_ms)
 
     def commit(self) -> None:
+        """Request a flush now."""
         self._outbox.wants_commit = True
 
     def store(self, name: str) -> Any:  # noqa: ANN401 - one of the three kinds of stores, which the user knows
+        """The state store with that name, which the processor must be connected to."""
         try:
             return self._stores[name]
         except KeyError:
@@ -101,22 +107,26 @@ class NodeContext:
             raise ConfigError(problem, remedy) from None
 
     def drop(self, record: Record, reason: str = "late") -> None:
+        """Leave a record out, counted by its reason; a late record is treated as the topology declares (`Late`)."""
         if reason == LATE and self._late_to_dead_letters and self._current.input_index != PUNCTUATING:
             raise LateRecordError(f"{self.node}: the record's time {record.timestamp_ms} is too late for its window")
         self._outbox.dropped.append((self._current.index, reason))
 
     @property
     def topic(self) -> str | None:
+        """The topic of the current message; None in a punctuation."""
         current = self._current
         return None if current.input is None or current.input_index == PUNCTUATING else current.input.topic
 
     @property
     def partition(self) -> int:
+        """The Kafka partition of that message; -1 in a punctuation."""
         current = self._current
         return -1 if current.input is None or current.input_index == PUNCTUATING else current.input.partition
 
     @property
     def offset(self) -> int:
+        """The offset of that message; -1 in a punctuation."""
         current = self._current
         if current.input is None or current.input_index == PUNCTUATING:
             return -1
@@ -124,10 +134,12 @@ class NodeContext:
 
     @property
     def timestamp_ms(self) -> int:
+        """The time of the record that the message started as; in a punctuation, its time."""
         return self._current.time_ms
 
     @property
     def headers(self) -> Headers:
+        """The headers of that message, when its source is added with ``headers=True``."""
         current = self._current
         if current.input is None or current.input.headers is None or current.input_index == PUNCTUATING:
             return ()
@@ -135,10 +147,12 @@ class NodeContext:
 
     @property
     def stream_time_ms(self) -> int:
+        """The highest time of the records that the task has seen; -1 before the first one."""
         return self._clock.stream_time_ms
 
     @property
     def wall_clock_ms(self) -> int:
+        """The machine's clock when the task was given these records."""
         return self._clock.wall_clock_ms
 
 

@@ -20,7 +20,7 @@ from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Record, TopicRecord
 from stage_writer.topologies.task.clock import TaskClock
 from stage_writer.topologies.task.collecting import Collected, Outbox
-from stage_writer.topologies.task.context import Current, NodeContext, Target, forward_to
+from stage_writer.topologies.task.context import Current, ProcessorContext, Target, forward_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class GraphMaker:
             forward(record, child)
 
         connected = self._topology.connected.get(node.name, frozenset())
-        context = NodeContext(
+        context = ProcessorContext(
             node.name,
             self._task_id,
             not_in_init,
@@ -120,7 +120,7 @@ class GraphMaker:
         )
         try:
             processor = node.supplier()
-            context.bind(processor)
+            context.punctuate = processor.punctuate
             processor.init(context)
         except KafkaDeltaExpressError:
             raise

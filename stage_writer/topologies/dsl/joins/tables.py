@@ -21,8 +21,9 @@ from stage_writer.topologies.dsl.changes import (
     value_of,
 )
 from stage_writer.topologies.dsl.tables import NULL_KEY
-from stage_writer.topologies.processors import Processor, ProcessorContext
+from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Record, Value
+from stage_writer.topologies.task.context import ProcessorContext
 
 Joiner = Callable[[Value, Value], Value]
 
