@@ -40,9 +40,9 @@ from stage_writer.ports import (
     Incompatible,
     PartitionFault,
     RecordSource,
-    WriterStage,
 )
 from stage_writer.runtime import Runtime
+from stage_writer.stage.staging import ObjectStage
 from stage_writer.stopping import ConversionInterruptedError
 
 GIVE_UP_AFTER_S = 300.0
@@ -98,7 +98,7 @@ class AssignedPartitions:
         startup: PartitionStartup,
         *,
         source: RecordSource,
-        stage: WriterStage,
+        stage: ObjectStage,
         buffers: Buffers,
         outlets: Outlets,
         runtime: Runtime,

@@ -18,9 +18,10 @@ from stage_writer.partitions.idle_reports import IdleReporter
 from stage_writer.partitions.resume_points import is_other
 from stage_writer.partitions.startup import topic_ids
 from stage_writer.partitions.state_renewal import StateRenewal
-from stage_writer.ports import KafkaMetadata, Workers, WriterStage
+from stage_writer.ports import KafkaMetadata, Workers
 from stage_writer.runtime import Runtime
 from stage_writer.schemas import Schemas
+from stage_writer.stage.staging import ObjectStage
 
 LOOK_AT_TOPICS_S = 30.0
 LOOK_AT_QUIET_S = 60.0
@@ -33,7 +34,7 @@ class Background:
         streams: Collection[Stream],
         *,
         metadata: KafkaMetadata,
-        stage: WriterStage,
+        stage: ObjectStage,
         workers: Workers,
         schemas: Schemas,
         changelogs: TopicWatch,

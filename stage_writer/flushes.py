@@ -28,9 +28,9 @@ from stage_writer.ports import (
     Postponed,
     Sealed,
     Workers,
-    WriterStage,
 )
 from stage_writer.runtime import POLL_S, Runtime
+from stage_writer.stage.staging import ObjectStage
 
 
 class Flushes:
@@ -40,7 +40,7 @@ class Flushes:
         self,
         assignment: AssignedPartitions,
         *,
-        stage: WriterStage,
+        stage: ObjectStage,
         workers: Workers,
         buffers: Buffers,
         guards: ClaimGuards,

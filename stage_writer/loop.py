@@ -35,9 +35,10 @@ from stage_writer.partitions.partition import AssignedPartition
 from stage_writer.partitions.pauses import Pauses
 from stage_writer.partitions.resume_points import ResumePoints
 from stage_writer.partitions.startup import PartitionStartup
-from stage_writer.ports import Converter, RecordSource, Sealed, Workers, WriterStage
+from stage_writer.ports import Converter, RecordSource, Sealed, Workers
 from stage_writer.runtime import FAILING_REMEDY, POLL_S, Attachments, LoopSnapshot, Runtime, WriterOptions
 from stage_writer.schemas import Schemas
+from stage_writer.stage.staging import ObjectStage
 
 
 class StageWriter:
@@ -49,7 +50,7 @@ class StageWriter:
         options: WriterOptions,
         *,
         source: RecordSource,
-        stage: WriterStage,
+        stage: ObjectStage,
         workers: Workers,
         runtime: Runtime,
         attachments: Attachments = Attachments(),  # noqa: B008 - frozen

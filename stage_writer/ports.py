@@ -6,21 +6,20 @@ A simulation implements them without threads, and decides the order of events.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import BinaryIO, Protocol, TypeVar
 
+from common.errors import StateError
 from common.schema import StructType
 from common.settings import Start, Stream
 from common.spans import Position, Topic, TopicPartition
-from common.stage.chain_origins import ChainOrigin
-from common.stage.evolved import Evolved
-from common.stage.idle import HeldFact, IdleFact, StreamFact
+from common.stage.changelogs import TopicChanges
 from common.stage.markers import LastRecord, Marker, digest_of, marker_to_bytes
 from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
 from common.storage.chunks import ByteChunks
 from stage_writer.chain_end import Lineage, Tail
-from stage_writer.chains import StagedChains
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.dependency import Dependency
 from stage_writer.outbox.ports import Outlet
@@ -331,6 +330,27 @@ class StateStore(Protocol):
         """Open a file that is read on demand."""
 
 
+class ChangeReader(Protocol):
+    def read(self, changes: TopicChanges) -> bytes:
+        """All changes of a flush. Raises StateError and BrokerError."""
+
+
+class Changelog:
+    """The changes of tasks' states in topics. This class is for a process that has no topologies."""
+
+    def write(self, topic: Topic, app_id: str, name: StateFileName, data: ByteChunks) -> TopicChanges:
+        """Write a flush's changes. Raises BrokerError, and ConfigError for a topic that is no longer suitable."""
+        raise NotImplementedError(topic, app_id, name, data)
+
+    def reading(self) -> AbstractContextManager[ChangeReader]:
+        """A reader for any number of changes; connects on first use."""
+        msg = "the state of this chain is in a Kafka topic, which this program does not read"
+        raise StateError(msg, "read it with a stage writer")
+
+
+NO_CHANGELOG = Changelog()
+
+
 @dataclass(frozen=True, slots=True)
 class FlushIdentity:
     partition: TopicPartition
@@ -343,52 +363,3 @@ class FlushIdentity:
     """Changes of its messages to their task's state."""
     outlet: Outlet | None = None
     """Where its records for Kafka topics are delivered from, once it is sealed."""
-
-
-class FlushJob(Protocol):
-    @property
-    def memory_bytes(self) -> int: ...
-
-    def run(self) -> FlushOutcome:
-        """Do the remaining work; may be called again after a StoreError."""
-
-
-class WriterStage(Protocol):
-    """The stage and the tables' folders. Raises StoreError, and MarkerError for an unreadable marker."""
-
-    @property
-    def chains(self) -> StagedChains: ...
-
-    @property
-    def states(self) -> StateStore: ...
-
-    def state_at(self, partition: TopicPartition, tail: Tail | None, origin: ChainOrigin | None = None) -> StateFiles:
-        """The state of a partition's task at its chain's end, or at the origin of a chain without a marker.
-
-        Raises StateError where it is unknown.
-        """
-
-    def put_idle(
-        self, facts: Collection[IdleFact], streams: Collection[StreamFact], held: Collection[HeldFact] = ()
-    ) -> None:
-        """Record which partitions exist, which had nothing new, and which are held, replacing the previous record."""
-
-    def put_notification(self, app_id: str) -> None: ...
-
-    def gained(self, app_id: str, *, by_route: bool) -> Evolved | None:
-        """The columns that a stream has gained, as last published, or None."""
-
-    def continued(self, stream: Stream) -> Evolved | None:
-        """The same when a writer starts, with what the stream's tables gained by settings that it had before."""
-
-    def gain(self, stream: Stream, offers: Mapping[str, StructType]) -> Evolved:
-        """Agree with the stream's other writers on columns for fields that records offer.
-
-        ``offers`` are by the path of the marker that comes with them. What cannot be a column is left out.
-        """
-
-    def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
-        """Why rows for these tables can never be loaded; None where they can be, or where it is unknown."""
-
-    def flush_job(self, flush: FlushIdentity, guard: ClaimGuard) -> FlushJob:
-        """A job that seals the buffer as the marker after its tail, if the guard permits it."""

@@ -32,7 +32,8 @@ from common.schema.evolution import NO_COLUMNS, additions, extended, joined_colu
 from common.settings import Stream
 from common.stage.evolved import Evolved
 from stage_writer.decode.dependency import Dependency
-from stage_writer.ports import ColumnFollower, Converter, Running, Workers, WriterStage
+from stage_writer.ports import ColumnFollower, Converter, Running, Workers
+from stage_writer.stage.staging import ObjectStage
 
 LOOK_AT_SCHEMAS_S = 30.0
 LATE_AFTER_S = 60.0
@@ -43,7 +44,7 @@ LATE_AFTER_S = 60.0
 class GainedColumns:
     """The columns that one stream has gained or is gaining. Called by the loop's thread."""
 
-    stage: WriterStage
+    stage: ObjectStage
     workers: Workers
     clock: Clock
     log: FilteringBoundLogger
@@ -202,7 +203,7 @@ class Schemas:
     def __init__(
         self,
         converters: Collection[Converter],
-        stage: WriterStage,
+        stage: ObjectStage,
         workers: Workers,
         clock: Clock,
         log: FilteringBoundLogger,

@@ -26,7 +26,7 @@ from common.settings.stores import stage_store, table_stores
 from common.stage.paused import StreamPart
 from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import prove_exclusive_create
-from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH, Changelog, TopicWatch
+from stage_writer.changelog.ports import NO_WATCH, TopicWatch
 from stage_writer.columns.wiring import ColumnsOfStreams
 from stage_writer.converters import ConverterParts, converters_of, plain_converter, with_topologies
 from stage_writer.fetch.consumer_properties import session_s
@@ -40,7 +40,7 @@ from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.parquet.buffer import FilePolicy
 from stage_writer.partitions.catching_up import undelivered
 from stage_writer.partitions.flush_decision import FlushLimits
-from stage_writer.ports import RecordSource
+from stage_writer.ports import NO_CHANGELOG, Changelog, RecordSource
 from stage_writer.process_memory import keep_memory, rarely_collect
 from stage_writer.runtime import Attachments, Runtime, WriterOptions
 from stage_writer.stage.staging import ObjectStage

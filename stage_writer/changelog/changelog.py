@@ -1,4 +1,4 @@
-"""Writes and reads the changes of tasks' states in topics: a `stage_writer.changelog.ports.Changelog`.
+"""Writes and reads the changes of tasks' states in topics: a `stage_writer.ports.Changelog`.
 
 Rules:
 
@@ -29,6 +29,7 @@ from common.stage.changelogs import TopicChanges, changes_digest, spans_of
 from common.stage.state_files import StateFileName
 from common.storage.chunks import ByteChunks
 from stage_writer.changelog.ports import ChangelogMessage, ChangelogReader, ChangelogTopics, iterate
+from stage_writer.ports import Changelog
 
 MESSAGE_BYTES = 256 * 2**10
 APP, TASK, FLUSH, PIECE, CHECKSUM = "kdx.app", "kdx.task", "kdx.flush", "kdx.piece", "kdx.crc32"
@@ -73,7 +74,7 @@ def _checksum(value: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicChangelog:
+class TopicChangelog(Changelog):
     topics: ChangelogTopics
     clock: Clock
     metrics: Metrics
@@ -106,7 +107,7 @@ class TopicChangelog:
 
 @dataclass(slots=True)
 class ChangelogReading:
-    """A `stage_writer.changelog.ports.ChangeReader`."""
+    """A `stage_writer.ports.ChangeReader`."""
 
     topics: ChangelogTopics
     held: ExitStack

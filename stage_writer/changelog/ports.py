@@ -13,8 +13,6 @@ from typing import Protocol
 from common.errors import StateError
 from common.spans import Position, Topic, TopicPartition
 from common.stage.changelogs import TopicChanges
-from common.stage.state_files import StateFileName
-from common.storage.chunks import ByteChunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +70,6 @@ class TopicWatch:
 
 
 NO_WATCH = TopicWatch()
-
-
-class Changelog(Protocol):
-    """The changes of tasks' states in topics."""
-
-    def write(self, topic: Topic, app_id: str, name: StateFileName, data: ByteChunks) -> TopicChanges:
-        """Write a flush's changes. Raises BrokerError, and ConfigError for a topic that is no longer suitable."""
-
-    def reading(self) -> AbstractContextManager[ChangeReader]:
-        """A reader for any number of changes; connects on first use."""
-
-
-class ChangeReader(Protocol):
-    def read(self, changes: TopicChanges) -> bytes:
-        """All changes of a flush. Raises StateError and BrokerError."""
-
-
-class NoChangelog:
-    """For a process that neither runs topologies nor restores them."""
-
-    def write(self, topic: Topic, app_id: str, name: StateFileName, data: ByteChunks) -> TopicChanges:
-        raise NotImplementedError(topic, app_id, name, data)
-
-    def reading(self) -> AbstractContextManager[ChangeReader]:
-        msg = "the state of this chain is in a Kafka topic, which this program does not read"
-        raise StateError(msg, "read it with a stage writer")
-
-
-NO_CHANGELOG = NoChangelog()
 
 
 def missing_messages(partition: TopicPartition, offset: Position, low: Position, high: Position) -> StateError:

@@ -23,7 +23,7 @@ from common.settings import Settings
 from common.settings.on_marker import streams_on_marker
 from common.stage.notifications import NOTIFY_EVERY_S
 from stage_writer.notifications.topic import KafkaControlTopic
-from stage_writer.ports import WriterStage
+from stage_writer.stage.staging import ObjectStage
 
 
 class Notifier:
@@ -74,7 +74,7 @@ _LAST_WORDS_S = 2.0
 class LoaderNotifier(Notifier):
     def __init__(
         self,
-        stage: WriterStage,
+        stage: ObjectStage,
         clock: Clock,
         log: FilteringBoundLogger,
         metrics: Metrics,
@@ -138,7 +138,7 @@ class LoaderNotifier(Notifier):
 
 
 def notifier_of(
-    settings: Settings, stage: WriterStage, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
+    settings: Settings, stage: ObjectStage, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
 ) -> Notifier:
     """Notifies the loaders of streams that wait for markers."""
     waiting = frozenset(stream.app_id for stream in streams_on_marker(settings.loader.schedule, settings.streams))

@@ -20,7 +20,8 @@ from common.settings import Stream
 from common.spans import Position, TopicPartition
 from common.stage.merged import has_reached, topics_of
 from stage_writer.partitions.partition import AssignedPartition
-from stage_writer.ports import KafkaMetadata, WriterStage
+from stage_writer.ports import KafkaMetadata
+from stage_writer.stage.staging import ObjectStage
 
 ASK_EVERY_S = 2.0
 NO_OWNER_AFTER_S = 60.0
@@ -35,7 +36,7 @@ class CatchingUp:
     def __init__(
         self,
         metadata: KafkaMetadata,
-        stage: WriterStage,
+        stage: ObjectStage,
         clock: Clock,
         streams: Collection[Stream],
         alive_after_s: float,

@@ -24,14 +24,15 @@ from common.spans import TopicPartition
 from common.stage.idle import MARGIN_MS, REPORT_EVERY_S, HeldFact, IdleFact, StreamFact, stream_fact
 from stage_writer.partitions.partition import AssignedPartition, HeldPartition
 from stage_writer.partitions.resume_points import is_other
-from stage_writer.ports import KafkaMetadata, WriterStage
+from stage_writer.ports import KafkaMetadata
+from stage_writer.stage.staging import ObjectStage
 
 
 class IdleReporter:
     def __init__(
         self,
         metadata: KafkaMetadata,
-        stage: WriterStage,
+        stage: ObjectStage,
         clock: Clock,
         log: FilteringBoundLogger,
         streams: Collection[Stream],

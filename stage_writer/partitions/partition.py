@@ -18,18 +18,17 @@ from stage_writer.ports import (
     Converter,
     FlushIdentity,
     Flushing,
-    FlushJob,
     Incompatible,
     PartitionFault,
     PartitionTask,
     Running,
-    WriterStage,
 )
+from stage_writer.stage.staging import Job, ObjectStage
 
 
 @dataclass(slots=True)
 class InFlightFlush:
-    job: FlushJob
+    job: Job
     reason: FlushReason
     began_s: float
     running: Flushing | None
@@ -78,13 +77,13 @@ class AssignedPartition:
         """Whether what is read next needs other columns than its buffer has."""
         return self.wait is not None and self.wait.changes_columns
 
-    def continues(self, stage: WriterStage) -> bool:
+    def continues(self, stage: ObjectStage) -> bool:
         """Whether its chain still ends, or begins, where its buffer does. Raises StoreError."""
         if self.tail is not None:
             return stage.chains.is_there(self.tail)
         return stage.chains.has_origin_at(self.partition, self.buffer.start, self.lineage.generation)
 
-    def flush_job(self, stage: WriterStage, guard: ClaimGuard) -> FlushJob:
+    def flush_job(self, stage: ObjectStage, guard: ClaimGuard) -> Job:
         """A job that seals its buffer, with what the buffer's messages changed in the task's state."""
         state, stream = None if self.task is None else self.task.seal(self.buffer), self.converter.stream
         flush = FlushIdentity(self.partition, stream, self.buffer, self.tail, self.lineage, state, self.outlet)
@@ -150,7 +149,7 @@ class HeldPartition:
     def line(self) -> str:
         return with_remedy(self.problem, self.remedy)
 
-    def takes_rows_now(self, stage: WriterStage) -> bool:
+    def takes_rows_now(self, stage: ObjectStage) -> bool:
         """Whether the table that could not accept its rows was replaced or fixed."""
         incompatible = self.incompatible
         return incompatible is not None and stage.incompatible(incompatible.start, incompatible.tables) is None

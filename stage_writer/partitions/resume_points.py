@@ -25,7 +25,8 @@ from common.stage.chain_origins import ChainOrigin
 from common.stage.merged import is_merged, known_as, require_inputs
 from common.stage.state_files import EMPTY_STATE, StateFiles
 from stage_writer.chain_end import Lineage, Tail
-from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, UNEXPECTED, KafkaMetadata, PartitionFault, Workers, WriterStage
+from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, UNEXPECTED, KafkaMetadata, PartitionFault, Workers
+from stage_writer.stage.staging import ObjectStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ ResumeOutcome = ResumePoint | MarkerError | StoreError | BrokerError
 class ResumePoints:
     """Finds where partitions start, in the stage and in Kafka."""
 
-    def __init__(self, metadata: KafkaMetadata, stage: WriterStage) -> None:
+    def __init__(self, metadata: KafkaMetadata, stage: ObjectStage) -> None:
         self._metadata = metadata
         self._stage = stage
 

@@ -23,8 +23,9 @@ from common.ports import Clock
 from common.spans import Topic, TopicPartition
 from stage_writer.partitions.partition import Restoring, StartingPartition
 from stage_writer.partitions.resume_points import ResumeOutcome, ResumePoint, ResumePoints, is_other, other_topic
-from stage_writer.ports import Converter, KafkaMetadata, PartitionFault, PartitionTask, Running, Workers, WriterStage
+from stage_writer.ports import Converter, KafkaMetadata, PartitionFault, PartitionTask, Running, Workers
 from stage_writer.schemas import Schemas
+from stage_writer.stage.staging import ObjectStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class PartitionStartup:
         metadata: KafkaMetadata,
         resume_points: ResumePoints,
         schemas: Schemas,
-        stage: WriterStage,
+        stage: ObjectStage,
         workers: Workers,
         *,
         clock: Clock,

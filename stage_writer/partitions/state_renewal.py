@@ -18,7 +18,8 @@ from common.ports import Clock
 from common.spans import TopicPartition
 from common.stage.state_files import StateFiles
 from stage_writer.partitions.partition import AssignedPartition
-from stage_writer.ports import PartitionTask, Running, Workers, WriterStage
+from stage_writer.ports import PartitionTask, Running, Workers
+from stage_writer.stage.staging import ObjectStage
 
 CHECK_EVERY_S = 60.0
 
@@ -32,7 +33,7 @@ class RunningRenewal:
 
 
 class StateRenewal:
-    def __init__(self, stage: WriterStage, workers: Workers, clock: Clock, log: FilteringBoundLogger) -> None:
+    def __init__(self, stage: ObjectStage, workers: Workers, clock: Clock, log: FilteringBoundLogger) -> None:
         self._stage = stage
         self._workers = workers
         self._clock = clock

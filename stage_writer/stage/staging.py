@@ -40,10 +40,11 @@ from common.stage.stored import beyond_bounds
 from common.storage.chunks import ByteChunks
 from stage_writer.chain_end import Tail
 from stage_writer.chains import StagedChains
-from stage_writer.changelog.ports import NO_CHANGELOG, Changelog
 from stage_writer.outbox.records import Outgoing, outgoing_to_chunks
 from stage_writer.parquet.buffer import Buffer, EncodedFile, TableFormat
 from stage_writer.ports import (
+    NO_CHANGELOG,
+    Changelog,
     ClaimGuard,
     ClaimVerdict,
     FlushIdentity,
@@ -65,7 +66,7 @@ _NOTHING = ByteChunks()
 
 
 class ObjectStage:
-    """A `stage_writer.ports.Stage` over object stores."""
+    """The stage and the tables' folders. Raises StoreError, and MarkerError for an unreadable marker."""
 
     def __init__(
         self,
@@ -94,6 +95,10 @@ class ObjectStage:
         self.state_cleaning = StateCleaning(store, state_keep_s)
 
     def state_at(self, partition: TopicPartition, tail: Tail | None, origin: ChainOrigin | None = None) -> StateFiles:
+        """The state of a partition's task at its chain's end, or at the origin of a chain without a marker.
+
+        Raises StateError where it is unknown.
+        """
         if tail is not None:
             return state_at(self._store, partition, tail)
         return EMPTY_STATE if origin is None else state_of_origin(self._store, partition, origin)
@@ -101,15 +106,18 @@ class ObjectStage:
     def put_idle(
         self, facts: Collection[IdleFact], streams: Collection[StreamFact], held: Collection[HeldFact] = ()
     ) -> None:
+        """Record which partitions exist, which had nothing new, and which are held, replacing the previous record."""
         self._store.write(idle_path(self._writer), facts_to_bytes(facts, streams, held))
 
     def put_notification(self, app_id: str) -> None:
         self._store.write(notification_path(app_id, self._writer), b"")
 
     def flush_job(self, flush: FlushIdentity, guard: ClaimGuard) -> Job:
+        """A job that seals the buffer as the marker after its tail, if the guard permits it."""
         return Job(self, flush, guard)
 
     def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
+        """Why rows for these tables can never be loaded; None where they can be, or where it is unknown."""
         incompatibility = None if self._compatibility is None else self._compatibility.find(tables)
         return (
             None
@@ -189,12 +197,18 @@ class ObjectStage:
         )
 
     def gained(self, app_id: str, *, by_route: bool) -> Evolved | None:
+        """The columns that a stream has gained, as last published, or None."""
         return latest(self._store, app_id, by_route=by_route)
 
     def continued(self, stream: Stream) -> Evolved | None:
+        """The same when a writer starts, with what the stream's tables gained by settings that it had before."""
         return continued_columns(self._store, self._tables, self._clock, stream)
 
     def gain(self, stream: Stream, offers: Mapping[str, StructType]) -> Evolved:
+        """Agree with the stream's other writers on columns for fields that records offer.
+
+        ``offers`` are by the path of the marker that comes with them. What cannot be a column is left out.
+        """
         return gain_columns(self._store, self._tables, self._clock, stream, offers)
 
     def now_s(self) -> float:
@@ -210,7 +224,7 @@ class NewFile:
 
 
 class Job:
-    """A `stage_writer.ports.FlushJob`."""
+    """A flush from buffer to marker; `run` may be called again after a StoreError."""
 
     def __init__(self, stage: ObjectStage, flush: FlushIdentity, guard: ClaimGuard) -> None:
         self._stage = stage

@@ -29,7 +29,7 @@ from common.stage.markers import Marker, Origin, folder_of, marker_from_bytes
 from common.stage.state_files import EMPTY_STATE, Change, StateFileName, StateFiles, StateKind, state_folder, stood_in
 from common.storage.chunks import ByteChunks
 from stage_writer.chain_end import Tail
-from stage_writer.changelog.ports import NO_CHANGELOG, Changelog
+from stage_writer.ports import NO_CHANGELOG, Changelog
 
 
 class StageState:

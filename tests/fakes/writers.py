@@ -6,8 +6,9 @@ from common.metrics import Metrics
 from common.ports import Clock
 from stage_writer.loop import StageWriter
 from stage_writer.partitions.flush_decision import FlushLimits
-from stage_writer.ports import ClaimVerdict, Converter, RecordSource, WriterStage
+from stage_writer.ports import ClaimVerdict, Converter, RecordSource
 from stage_writer.runtime import SESSION_S, Attachments, Runtime, WriterOptions
+from stage_writer.stage.staging import ObjectStage
 from stage_writer.stopping import Stopping
 from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import InTurn
@@ -35,7 +36,7 @@ def runtime_of(clock: Clock, *, stopping: Stopping | None = None, dead_letter_al
 def new_writer(
     *converters: Converter,
     source: RecordSource,
-    stage: WriterStage,
+    stage: ObjectStage,
     runtime: Runtime,
     limits: FlushLimits | None = None,
     session_s: float = SESSION_S,

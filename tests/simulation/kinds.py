@@ -19,11 +19,11 @@ from delta_loader.load.ports import RefusalPorts, SendRefused
 from delta_loader.load.replace_ranges import Replacer
 from delta_loader.load.report import StreamReport
 from delta_loader.service import LoaderService
-from stage_writer.changelog.ports import NO_CHANGELOG, Changelog
 from stage_writer.notifications.notifier import NO_NOTIFIER, Notifier
 from stage_writer.outbox.ports import NO_OUTLETS, Outlets
 from stage_writer.parquet.buffer import FilePolicy
-from stage_writer.ports import Converter, RecordSource, WriterStage
+from stage_writer.ports import NO_CHANGELOG, Changelog, Converter, RecordSource
+from stage_writer.stage.staging import ObjectStage
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
 from tests.simulation.counting import COUNTED, KEYS, TOPOLOGY, CountModel, converter, wanted_rows
 from tests.simulation.delta_log import DeltaLog, Place, SimulatedTables
@@ -160,7 +160,7 @@ class Kind:
         del process, store
         return NO_OUTLETS
 
-    def notifier(self, stage: WriterStage) -> Notifier:
+    def notifier(self, stage: ObjectStage) -> Notifier:
         del stage
         return NO_NOTIFIER
 

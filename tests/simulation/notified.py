@@ -22,7 +22,7 @@ from delta_loader.scheduling.requests import RequestQueue
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.service import LoaderService
 from stage_writer.notifications.notifier import LoaderNotifier, Notifier
-from stage_writer.ports import WriterStage
+from stage_writer.stage.staging import ObjectStage
 from tests.simulation.kinds import Context, Kind, Loads
 from tests.simulation.store import SimulatedStore
 from tests.simulation.world import SILENT, Fault, World, WorldClock
@@ -130,7 +130,7 @@ class Notified(Kind):
         """The topic goes away."""
         self._topic.inject_faults()
 
-    def notifier(self, stage: WriterStage) -> Notifier:
+    def notifier(self, stage: ObjectStage) -> Notifier:
         return LoaderNotifier(
             stage, WorldClock(self.context.world), SILENT, Metrics(), ControlTopicProducer(self._topic)
         )

@@ -44,7 +44,7 @@ from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
 from stage_writer.notifications.notifier import LoaderNotifier
 from stage_writer.outbox.ports import Outlets
-from stage_writer.ports import WriterStage
+from stage_writer.stage.staging import ObjectStage
 from stage_writer.web.view import WriterView
 from stage_writer.web.worker_pool_pages import merged_status, status_from_json
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -171,7 +171,7 @@ def test_paused_writer_shows_how_to_resume(tmp_path: Path) -> None:
 def test_writer_shows_an_unreachable_control_topic(tmp_path: Path) -> None:
     page = WriterPage(tmp_path, {FIRST: 10})
     log = structlog.get_logger()
-    attach(page, notifier=LoaderNotifier(cast("WriterStage", None), page.world.clock, log, page.metrics, Unreached()))
+    attach(page, notifier=LoaderNotifier(cast("ObjectStage", None), page.world.clock, log, page.metrics, Unreached()))
     page.world.steps(1)
     [problem] = page.look().problems
     assert (problem.level, problem.title) == (ProblemLevel.WARNING, "Notifications go to the stage")

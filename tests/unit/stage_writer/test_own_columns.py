@@ -32,11 +32,11 @@ from stage_writer.decode.envelopes.framing import SchemaWait
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
-from stage_writer.ports import WriterStage
 from stage_writer.record_converter import converter_of
 from stage_writer.sample import StreamSample
 from stage_writer.schemas import Schemas
 from stage_writer.stage.gaining import gain_columns
+from stage_writer.stage.staging import ObjectStage
 from stage_writer.table_group import TableGroup
 from tests.fakes.answering import route_registry, schema_registry
 from tests.fakes.group import InTurn
@@ -190,7 +190,7 @@ def test_tables_that_appear_later_gain_their_own_columns(store: FsspecStore) -> 
 
     for names in ("ab", "cd"):  # the second writer reads the published columns at startup
         writer = Writer(store).converter
-        schemas = Schemas([writer], cast("WriterStage", stage), InTurn(), clock, structlog.get_logger(), columns={})
+        schemas = Schemas([writer], cast("ObjectStage", stage), InTurn(), clock, structlog.get_logger(), columns={})
         schemas.refresh()
         for name in names:
             (row,) = converts(schemas, writer, name, id=1, **{f"of_{name}": True})

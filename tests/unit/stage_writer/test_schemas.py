@@ -17,9 +17,10 @@ from common.stage.evolved import Evolved
 from stage_writer.chain_end import Lineage
 from stage_writer.partitions.resume_points import ResumePoint, ResumePoints
 from stage_writer.partitions.startup import PartitionStartup, StartedPartition
-from stage_writer.ports import Converter, KafkaMetadata, Result, Workers, WriterStage
+from stage_writer.ports import Converter, KafkaMetadata, Result, Workers
 from stage_writer.record_converter import converter_of
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S, GainedColumns, Schemas
+from stage_writer.stage.staging import ObjectStage
 from tests.fakes.group import Done, HandClock, InTurn
 
 FIRST_PAUSE_S = Backoff().next_s()
@@ -93,7 +94,7 @@ class World:
         self.converters: dict[str, Converter] = {each.app_id: converter_of(each) for each in settings.streams}
         self.schemas = Schemas(
             self.converters.values(),
-            cast("WriterStage", self.stage),
+            cast("ObjectStage", self.stage),
             cast("Workers", workers),
             self.clock,
             structlog.get_logger(),
@@ -154,7 +155,7 @@ def test_partition_starts_once_its_columns_are_known() -> None:
         cast("KafkaMetadata", SimpleNamespace(topic_ids=lambda topics: dict.fromkeys(topics, "id"))),
         cast("ResumePoints", SimpleNamespace(of_all=of_all)),
         world.schemas,
-        cast("WriterStage", world.stage),
+        cast("ObjectStage", world.stage),
         cast("Workers", workers),
         clock=world.clock,
         log=structlog.get_logger(),
@@ -241,7 +242,7 @@ def test_field_that_was_left_out_is_asked_for_again_once_columns_were_published(
 def test_all_that_is_in_a_route_s_field_is_left_out_with_it() -> None:
     world = World(InTurn(), "orders")
     of_route = GainedColumns(
-        cast("WriterStage", world.stage), InTurn(), world.clock, structlog.get_logger(), by_route=True
+        cast("ObjectStage", world.stage), InTurn(), world.clock, structlog.get_logger(), by_route=True
     )
     world.stage.answers = {"orders": gained("orders", 1, "r STRUCT<y: BIGINT>")}
     of_route.want(parse_ddl("r STRUCT<x: STRUCT<a: BIGINT>>"), "marker")

@@ -17,10 +17,10 @@ from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.convert import StreamConverter, table_format
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import TableRows
-from stage_writer.ports import ClaimGuard, Converter, FlushIdentity, FlushJob
+from stage_writer.ports import ClaimGuard, Converter, FlushIdentity
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
 from stage_writer.shape.slicing import ExplodeLimits
-from stage_writer.stage.staging import ObjectStage
+from stage_writer.stage.staging import Job, ObjectStage
 from tests.builders import settings_of
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.writers import new_writer, runtime_of
@@ -118,7 +118,7 @@ def test_unexpected_exception_holds_only_its_partition(
 
     real = world.stage.flush_job
 
-    def flush_job(flush: FlushIdentity, guard: ClaimGuard) -> FlushJob:
+    def flush_job(flush: FlushIdentity, guard: ClaimGuard) -> Job:
         job = real(flush, guard)
         if flush.partition == ORDERS:
             if where == "seal":

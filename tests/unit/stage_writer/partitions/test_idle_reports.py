@@ -11,7 +11,8 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.idle import MARGIN_MS, StreamFact
 from common.stage.merged import shared_chain
 from stage_writer.partitions.idle_reports import IdleReporter
-from stage_writer.ports import KafkaMetadata, WriterStage
+from stage_writer.ports import KafkaMetadata
+from stage_writer.stage.staging import ObjectStage
 from tests.fakes.group import HandClock
 from tests.fakes.streams import stream_of
 
@@ -49,7 +50,7 @@ def test_stream_facts_count_the_partitions_of_each_chain() -> None:
         ("clicks", 0), ("clicks", 1), (others, 0), (others, 1), (seconds, 0), ("orders", 0), ("cars", 0), ("x", 0)
     )
     reports, clock = Reports(), HandClock()
-    reporter = IdleReporter(cast("KafkaMetadata", metadata), cast("WriterStage", reports), clock, get_logger(), streams)
+    reporter = IdleReporter(cast("KafkaMetadata", metadata), cast("ObjectStage", reports), clock, get_logger(), streams)
     reporter.report([], {})
     assert {fact.app_id: fact.topics for fact in reports.streams} == {
         "named": {"clicks": 2, "orders": 1},

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import structlog
@@ -16,6 +17,7 @@ from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.changelog.topic import retention_s, snapshot_after_s, suitability_problem
 from stage_writer.changelog.watch import ChangelogWatch
 from stage_writer.partitions.state_renewal import StateRenewal
+from stage_writer.stage.staging import ObjectStage
 from stage_writer.tasks.shared import SnapshotsWhen
 from tests.builders import settings_of
 from tests.fakes.counting import FIRST, World, counted
@@ -320,7 +322,7 @@ def test_state_that_cannot_be_stored_does_not_delay_others() -> None:
         return SimpleNamespace(partition=partition, task=Task(number), tail=tail, buffer=buffer, in_flight=None)
 
     stage = SimpleNamespace(states=None)
-    renewing = StateRenewal(stage, InTurn(), clock, structlog.get_logger())
+    renewing = StateRenewal(cast("ObjectStage", stage), InTurn(), clock, structlog.get_logger())
     owned = [idle(0), idle(1)]
     for _ in range(20):
         clock.sleep_s(10.0)
