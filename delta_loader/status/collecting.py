@@ -5,6 +5,7 @@ Rule: a stream whose table cannot be read, or a Kafka that does not answer in ti
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from common.errors import KafkaDeltaExpressError
 from common.ports import ObjectStore
@@ -93,7 +94,7 @@ def stream_status(
     try:
         ends = kafka_ends(stream) or {}
         ids = topic_ids({topic for partition in ends for topic in topics_of(partition.topic)}) if ends else {}
-        kafka = KafkaSnapshot(ends, firsts(ends), ids, lambda: (ends_now or kafka_ends)(stream) or {})
+        kafka = KafkaSnapshot(ends, firsts(ends), ids, cache(lambda: (ends_now or kafka_ends)(stream) or {}))
         status = _stream_status(stream, stage, open_store, kafka, reports or stage.held_by_writers)
         pauses = [pause_of(stage.store, part, stream.app_id) for part in StreamPart]
         return replace(
@@ -119,7 +120,7 @@ class KafkaSnapshot:
     firsts: Mapping[TopicPartition, Position]
     topic_ids: Mapping[Topic, str | None]
     ends_now: Callable[[], Mapping[TopicPartition, Position]]
-    """Reads the ends again: records staged since the first answer are not ahead of Kafka."""
+    """Reads the ends again, once: records staged since the first answer are not ahead of Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +354,9 @@ def _partition_status(
     flushed_to = max((marker.span.end for marker in markers if marker.manifest is not None), default=None)
     lost = None
     if kafka_end is not None and flushed_to is not None and kafka_end < flushed_to:
-        lost = topic_truncated(partition, flushed_to, kafka.ends_now().get(partition))
+        end_now = kafka.ends_now().get(partition)
+        lost = topic_truncated(partition, flushed_to, end_now)
+        kafka_end = kafka_end if end_now is None else end_now
     # No writer has a partition that the new topic lacks: once it is loaded, there is nothing to do.
     topic_id = ids_together(partition.topic, kafka.topic_ids) if kafka_end is not None else None
     return PartitionStatus(

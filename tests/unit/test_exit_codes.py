@@ -4,6 +4,7 @@ Where a command would need Kafka or Spark, the part that asks them is replaced b
 """
 
 import itertools
+import json
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -405,10 +406,17 @@ def test_exit_code_of_loader_status_with_a_held_partition(
 
 @pytest.mark.parametrize(("then", "code"), [(7, 3), (9, 3), (10, 0), (None, 0)])
 def test_status_command_asks_for_the_ends_again_before_it_reports_lost_records(
-    then: int | None, code: int, config: str, staging: Staging, monkeypatch: pytest.MonkeyPatch
+    then: int | None,
+    code: int,
+    config: str,
+    staging: Staging,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The first answers serve all streams. Records that writers staged since then are not lost."""
-    staging.flush(0, 0, 10)
+    for partition in range(2):
+        staging.flush(partition, 0, 10)
     answers = iter([Position(7), Position(0), then])  # the ends, the first records, the ends again
 
     def offsets(_admin: object, partitions: Iterable[TopicPartition], _which: object) -> tuple[object, object]:
@@ -417,13 +425,15 @@ def test_status_command_asks_for_the_ends_again_before_it_reports_lost_records(
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return dict.fromkeys(partitions, answer), {}
 
-    topics = SimpleNamespace(topics={"orders": SimpleNamespace(partitions=[0])})
+    topics = SimpleNamespace(topics={"orders": SimpleNamespace(partitions=[0, 1])})
     admin = SimpleNamespace(list_topics=lambda **_: topics)
     monkeypatch.setattr(kafka_status, "query_offsets", offsets)
     monkeypatch.setattr(kafka_status, "AdminClient", lambda *_, **__: admin)
     monkeypatch.setattr(kafka_status, "described_ids", lambda *_: {})
-    assert run(loader_program.app, ["status", config]) == code
-    assert not list(answers)
+    assert run(loader_program.app, ["status", "--json", config]) == code
+    assert not list(answers), "asked once more, for all partitions of the stream"
+    partitions = json.loads(capsys.readouterr().out)["streams"][0]["partitions"]
+    assert [each["kafka_end"] for each in partitions] == [then or 7] * 2
 
 
 WAITS = Held("topic_recreated", "it waits", "do this")
