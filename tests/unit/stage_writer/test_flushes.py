@@ -150,6 +150,7 @@ def test_marker_accounts_for_every_record(world: World, tables: Tables) -> None:
         offered=parse_ddl("more STRING"),
         filtered_offsets=np.array([11, 12]),
         exploded=4,
+        violations={"positive": 6},
     )
     buffer.add(staged, now_s=0.0)
     buffer.last_record = LastRecord(29, 2_000, 7)
@@ -181,6 +182,7 @@ def test_marker_accounts_for_every_record(world: World, tables: Tables) -> None:
         offered=schema_to_json(parse_ddl("more STRING")),
         last_record=LastRecord(29, 2_000, 7),
         undeclared=UndeclaredFields(12, {"more": 5}, census.others),
+        violations={"positive": 6},
         previous_digest="digest",
     )
     main, letters = manifest.tables

@@ -240,8 +240,3 @@ def test_column_with_a_nan_has_no_bounds_in_its_file() -> None:
     statistics = json.loads(file.statistics)
     assert statistics["minValues"] == statistics["maxValues"] == {"w": 2.0, "s": {"v": 2.0}}
     assert statistics["nullCount"] == {"v": 0, "w": 0, "s": {"v": 0, "w": 0}}
-
-
-def test_rows_with_other_columns_than_their_buffer_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"other columns than their buffer: id: int32, id: int64"):
-        TableRows(TABLE).add(rows_of([("a", "x")], 0).cast(ARROW.set(0, pa.field("id", pa.int32()))))
