@@ -11,8 +11,9 @@ Rules:
    columns and settings are converted together (stage_writer/table_group.py).
 3. A message that any of its tables refuses is refused as a whole, and further rows, over all tables, are counted.
 4. Where a message may have several rows, each table gets those that `where` has kept: by their numbers in the message,
-   which are the same by all columns. Where events are merged they differ, by the tables' keys: an update may delete an
-   old row, too. There all tables have the columns that `where` sees, and it leaves out rows in each table again.
+   which are the same by all columns. Where events are merged, an update may also delete an old row, by the keys of its
+   table, which are then those of all tables. With `route_columns: own` keys may differ, and `where` sees only what all
+   tables have: there it leaves out rows in each table again.
 5. Tables that appear with columns of their own (`route_columns: own`) are made when they have a first record: there may
    be hundreds. The others are made at once, so that errors in their settings are found.
 6. Where tables explode, their rows are bounded together, as those of one table are (stage_writer/shape/slicing.py).
@@ -33,7 +34,8 @@ import pyarrow as pa
 from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, joined_columns
 from common.settings import Stream
-from common.settings.envelopes import KEY_NAMES, may_have_several_rows
+from common.settings.envelopes import KEY_NAMES
+from common.settings.merging import table_with_other_rows
 from common.settings.own_columns import (
     columns_at,
     columns_of_part,
@@ -84,6 +86,7 @@ class TablesConverter(StatelessConverter):
         field = KEY_NAMES.get(stream.record.envelope)
         self._event_names = None if field is None else EventKeyNames(field, inputs.native_decoder)
         self._choice = RecordChoice(stream, inputs, appearing=appearing)
+        self._keeps_where = table_with_other_rows(stream) is not None
         self._to_route = None if appearing is None else RecordChoice(to_route(stream), inputs)
         self._keys = keys_decoder_of(stream, inputs) if _reads_message_keys(stream) else None
         self._keys_of = partial(_keys_of, self._keys, is_framed=stream.record.framing == "confluent")
@@ -233,7 +236,8 @@ class TablesConverter(StatelessConverter):
         if made is not None and not made[0].has_no_keys:
             return made
         stream, part = self.stream, name_of_part(self._gained, part_of(self.stream, url))
-        table, gained = alone(stream.at(url)), columns_at(stream, url, self._gained)
+        table = alone(stream.at(url), keeps_where=self._keeps_where)
+        gained = columns_at(stream, url, self._gained)
         settings = repr((_making(table), gained, part))
         group = self._groups.get(settings) or self._known.get(settings)
         if group is None:
@@ -365,7 +369,7 @@ def _kept(chosen: Rows, picked: Index) -> Callable[[Rows], Rows] | None:
     return lambda rows: rows.among(index, numbers)
 
 
-def alone(stream: Stream) -> Stream:
+def alone(stream: Stream, *, keeps_where: bool) -> Stream:
     """The stream without what `RecordChoice` has done, and with its main table only."""
     done: dict[str, object] = {
         "route": None,
@@ -374,7 +378,7 @@ def alone(stream: Stream) -> Stream:
         "route_tables": {},
         "other_tables": (),
     }
-    if stream.merge is None or not may_have_several_rows(stream):
+    if not keeps_where:
         done["where"] = None
     return stream.model_copy(update=done)
 

@@ -63,9 +63,12 @@ class RecordInputs:
 NO_INPUTS = RecordInputs()
 
 
-def decoder_of(stream: Stream, inputs: RecordInputs = NO_INPUTS, gained: Additions = ()) -> MessageDecoder:
+def decoder_of(
+    stream: Stream, inputs: RecordInputs = NO_INPUTS, gained: Additions = (), *, part_of: Stream | None = None
+) -> MessageDecoder:
     """The decoder of a stream's messages, including columns that it has ``gained``.
 
+    ``part_of`` is the stream with all columns, where this one has only some: its keys decide which rows messages have.
     Raises SchemaError and ExpressionError for an invalid stream.
     """
     columns, native_decoder = stream.record.schema_of_columns, inputs.native_decoder
@@ -82,7 +85,7 @@ def decoder_of(stream: Stream, inputs: RecordInputs = NO_INPUTS, gained: Additio
     if stream.record.has_events:
         envelope = ENVELOPES.get(stream.record.envelope)
         opener = DebeziumOpener(native_decoder) if envelope is None else EnvelopeOpener(envelope, native_decoder)
-        decoder = RowChangeDecoder(decoder, opener, old_keys_of(stream))
+        decoder = RowChangeDecoder(decoder, opener, old_keys_of(part_of or stream))
     if stream.record.framing == "none":
         return (
             decoder if stream.record.schema_file is None else UnframedDecoder(decoder, reader_of_file(stream, inputs))

@@ -12,6 +12,7 @@ from common.settings import Stream
 from common.settings.columns import CDC_COLUMN, made_columns
 from common.settings.envelopes import may_have_several_rows
 from common.settings.formats import ValueFormat, path_steps
+from common.settings.merging import table_with_other_rows
 from common.settings.parts.record import UnknownFields
 from stage_writer.decode.batch import Index, MessageBatch, Messages
 from stage_writer.decode.decode import Decoded, MessageDecoder
@@ -38,9 +39,10 @@ class RecordChoice:
         seen = _seen_by_expressions(stream)
         decoder: MessageDecoder = _NoFields()
         if seen is not None:
-            decoder = decoder_of(seen, inputs)
+            decoder = decoder_of(seen, inputs, part_of=stream)
         self._decoder = decoder
-        self._numbers_rows = seen is not None and stream.shaping.where is not None and may_have_several_rows(stream)
+        several = seen is not None and stream.shaping.where is not None and may_have_several_rows(stream)
+        self._numbers_rows = several and table_with_other_rows(stream) is None
         self._steps: list[Step] = []
         columns = decoder.columns
         if stream.shaping.where is not None:
@@ -99,8 +101,12 @@ class RecordChoice:
         if self._routing is None or not deletes_by_tombstones(self._stream):
             return rows, decoded.tombstones
         gone = self._routing.apply(replace(self._without_fields(decoded.tombstones), tables=rows.tables), messages)
-        index = np.sort(np.concatenate([rows.index, gone.index]))
-        chosen = replace(gone, table=self._without_fields(index).table, index=index)
+        index = np.concatenate([rows.index, gone.index])
+        order = np.argsort(index, kind="stable")
+        chosen = replace(gone, table=self._without_fields(index).table, index=index[order])
+        if self._numbers_rows:
+            numbers = np.concatenate([rows.table[ROW_NUMBER].to_numpy(), np.zeros(len(gone), np.int64)])
+            chosen = chosen.with_table(chosen.table.append_column(ROW_NUMBER, pa.array(numbers[order])))
         rejects = (*rows.rejects, *gone.rejects)
         chosen = replace(chosen, rejects=rejects, filtered=rows.filtered, violations=rows.violations, stops=rows.stops)
         return chosen, decoded.tombstones[:0]

@@ -1,5 +1,7 @@
 """The effects of a stream's `merge` on its rows: keys, order, operation, and the types that these may have."""
 
+from dataclasses import dataclass
+
 from common.schema import DataType, DecimalType, Primitive, type_to_ddl
 from common.settings.columns import (
     columns_of_message,
@@ -8,7 +10,7 @@ from common.settings.columns import (
     naming_of,
     table_columns_of,
 )
-from common.settings.envelopes import DELETES, may_have_several_rows
+from common.settings.envelopes import DELETES, UPDATE, may_have_several_rows
 from common.settings.formats import path_steps
 from common.settings.stream import Stream
 from common.tables.changes import HISTORY_COLUMNS, ROW_COLUMN, TRUNCATE_COLUMN, MergeBy, identity_of_events
@@ -96,6 +98,46 @@ def record_names(stream: Stream) -> dict[str, str]:
     naming, columns = naming_of(stream), stream.record.schema_of_columns
     kept = [name for name in columns.names if (name,) not in naming.drop]
     return dict(zip(declared_columns_of_table(stream).names, kept, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFields:
+    """The fields of a record whose old values say which row an update has moved."""
+
+    fields: tuple[str, ...]
+    """The key columns that are fields of the record, by their names there."""
+    is_derived: bool
+    """Whether there are others."""
+    sequence: str | None
+
+
+def key_fields_of(stream: Stream) -> KeyFields | None:
+    """None for a stream whose events are not merged; an envelope that needs it cannot be exploded."""
+    if stream.merge is None or stream.shaping.explode is not None or stream.record.envelope not in UPDATE:
+        return None
+    names = record_names(stream)
+    made = {path_steps(column)[0] for column in stream.record.jmespath}
+    known = {*declared_columns_of_table(stream).names}
+    if stream.record.has_own_columns:  # those that its table has gained are fields, too
+        known |= set(stream.merge.keys) - set(stream.shaping.derive)
+    fields = tuple(name for key in stream.merge.keys if key in known and (name := names.get(key, key)) not in made)
+    others = set(stream.merge.keys) - set(stream.kafka_column_names)
+    sequence = stream.merge.sequence
+    return KeyFields(fields, len(fields) < len(others), None if sequence is None else names.get(sequence, sequence))
+
+
+def table_with_other_rows(stream: Stream) -> str | None:
+    """A table for which a message may have other rows than for the main one: an update deletes a row by its keys."""
+    own = key_fields_of(stream)
+    if stream.merge is None or own is None:
+        return None
+    if stream.record.has_own_columns:
+        return stream.routing.route_table
+    merged = {url: stream.at(url) for url in stream.row_tables}
+    for route in stream.merge.route_keys.keys() - stream.routing.routes.keys():  # it may appear
+        keys = {"keys": stream.merge.route_keys[route]}
+        merged[f"the route {route}"] = stream.model_copy(update={"merge": stream.merge.model_copy(update=keys)})
+    return next((table for table, each in merged.items() if key_fields_of(each) != own), None)
 
 
 def require_key_type(name: str, data_type: DataType) -> None:

@@ -59,6 +59,15 @@ def stream_of_canal(folder: Path, topic: str) -> dict[str, object]:
     }
 
 
+def stream_of_changes(folder: Path, topic: str) -> dict[str, object]:
+    """The same, merged: `where` leaves out rows, old ones that an update deletes among them."""
+    routes = {f"shop.{name}": {"table": f"{folder}/{name}", "columns": f"id INT, {name} STRING"} for name in ("a", "b")}
+    merge = {"load": "merge", "merge": {"keys": ["id"], "tombstones": "ignore"}}
+    where = "v > 1 AND id < 100"
+    stream = stream_of_canal(folder, topic)
+    return {**stream, "app_id": "changes", "columns": "id BIGINT, v INT", "where": where, "routes": routes, **merge}
+
+
 class Pipeline:
     """The programs, a topic for each stream, and the tables."""
 
@@ -193,3 +202,22 @@ def test_sections_gain_columns_and_are_merged_by_keys_of_their_own(
     assert pipeline.rows("canal", "b", "_kafka_offset", "b") == [(3, "b4")]
     report = in_process.verify(pipeline.config, spark, "canal")
     assert (report.failure, report.is_clean) == (None, True)
+    require_moved_rows(pipeline, tmp_path / "changes", new_topic(1))
+    report = in_process.verify(pipeline.config, spark, "changes")
+    assert (report.failure, report.is_clean) == (None, True)
+
+
+def require_moved_rows(pipeline: Pipeline, folder: Path, topic: str) -> None:
+    """Where such events are merged, a row that leaves a table by its key is deleted there."""
+    pipeline.next("changes", stream_of_changes(folder, topic))
+    before = [(1, 5), (2, 0), (3, 5), (4, 5)], None
+    after = [(5, 6), (300, 6), (4, 6)], [{"id": "1"}, {"id": "3"}, {"v": "5"}]
+    for kind, (images, old) in (("INSERT", before), ("UPDATE", after)):
+        for table in ("a", "b"):
+            data = [{"id": str(number), "v": str(v), table: f"{table}{v}"} for number, v in images]
+            event = {"database": "shop", "isDdl": False, "es": 1, "ts": 1, "table": table, "type": kind}
+            pipeline.send(("", {**event, "data": data, "old": old}))
+        pipeline.stage()
+        pipeline.load()
+    for table in ("a", "b"):
+        assert pipeline.rows("changes", table, "id", table) == [(4, f"{table}6"), (5, f"{table}6")]

@@ -27,16 +27,11 @@ def _problems(stream: Stream) -> Iterator[str]:
     where = stream.shaping.where
     if where is None or stream.merge is None or not may_have_several_rows(stream):
         return
-    deletes = f"an update of envelope: {record.envelope} may also delete a row, by the keys of its table, and where"
-    if stream.has_several_columns:
-        yield (
-            f"{deletes} does not see the columns that this table alone has; remove where, or give each table a stream "
-            "of its own"
-        )
     words = set(re.findall(r"\w+", where.casefold()))
     named = [name for name in record.schema_of_columns.names if name.casefold() in words]
     if record.has_own_columns and named:
         yield (
-            f"{deletes} decides by {named[0]} about both rows at once; name only _cdc and kafka in where, or give "
-            "each table a stream of its own"
+            f"an update of envelope: {record.envelope} may also delete a row, by the keys of its table, and where "
+            f"decides by {named[0]} about both rows at once; name only _cdc and kafka in where, or give each table a "
+            "stream of its own"
         )

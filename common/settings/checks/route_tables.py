@@ -16,6 +16,7 @@ from common.settings.checks.envelope import check_envelope
 from common.settings.checks.merge import check_merge
 from common.settings.formats import forms_of
 from common.settings.loading import LoadSetting
+from common.settings.merging import table_with_other_rows
 from common.settings.own_columns import tables_by_part
 from common.settings.refusing import refuse
 from common.settings.route_tables import MAKING, RouteTable
@@ -44,6 +45,20 @@ def check_route_tables(stream: Stream) -> None:
         except ValueError as error:
             raise ValueError(f"{key}: {error}") from None
     _check_parts(stream)
+    _check_where(stream)
+
+
+def _check_where(stream: Stream) -> None:
+    """Raise ValueError where `where` would see an update that deletes a row by the keys of some tables only."""
+    if stream.shaping.where is None or stream.record.columns_from is not None or stream.record.has_own_columns:
+        return
+    other = table_with_other_rows(stream)
+    if other is not None:
+        refuse(
+            f"where decides about each row of a message, and an update of envelope: {stream.record.envelope} may also "
+            f"delete a row, by the keys of its table; those of {other} are other fields than those of {stream.table}: "
+            "give both the same keys, remove where, or give each table a stream of its own"
+        )
 
 
 def _made_apart(stream: Stream) -> dict[str, str]:

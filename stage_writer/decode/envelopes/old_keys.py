@@ -19,22 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.settings import Stream
-from common.settings.columns import declared_columns_of_table
 from common.settings.envelopes import DELETES, UPDATE
-from common.settings.formats import path_steps
-from common.settings.merging import record_names
+from common.settings.merging import KeyFields, key_fields_of
 from stage_writer.decode.envelopes.row_changes import Images
 from stage_writer.decode.json_document import Object, json_text, parse_document
 
 
 @dataclass(frozen=True, slots=True)
 class OldKeys:
-    fields: tuple[str, ...]
-    """The key columns that are fields of the record, by their names there."""
-    is_derived: bool
-    """Whether there are others."""
-    kept: str | None
-    """The field of the ``sequence``."""
+    key: KeyFields
     op: str
     """The envelope's operation for a delete."""
     update: str
@@ -42,8 +35,8 @@ class OldKeys:
     def with_deletes(self, images: Images) -> Images:
         """The images, with a delete of the old key before each update that changes it."""
         candidates = pc.and_(pc.equal(images.ops, self.update), pc.starts_with(images.old, "{"))
-        if not self.is_derived:
-            named = [pc.match_substring(images.old, text) for text in (*map(_quoted, self.fields), "\\")]
+        if not self.key.is_derived:
+            named = [pc.match_substring(images.old, text) for text in (*map(_quoted, self.key.fields), "\\")]
             candidates = pc.and_(candidates, reduce(pc.or_, named))
         indexes = np.flatnonzero(pc.fill_null(candidates, fill_value=False).to_numpy(zero_copy_only=False))
         deletes = [
@@ -67,35 +60,22 @@ class OldKeys:
     def deleted(self, image: str, old: str) -> str | None:
         """The image of the row that an update has moved; None where its key is the same."""
         now, before = _texts_of(image), _texts_of(old)
-        if self.is_derived:
-            changed = {name: text for name, text in before.items() if name != self.kept}
+        if self.key.is_derived:
+            changed = {name: text for name, text in before.items() if name != self.key.sequence}
         else:
-            changed = {name: before[name] for name in self.fields if before.get(name, now.get(name)) != now.get(name)}
-        if not changed or any(changed.get(name) == "null" for name in self.fields):
+            changed = {
+                name: before[name] for name in self.key.fields if before.get(name, now.get(name)) != now.get(name)
+            }
+        if not changed or any(changed.get(name) == "null" for name in self.key.fields):
             return None
         members = (f"{_quoted(name)}:{text}" for name, text in (now | changed).items())
         return f"{{{','.join(members)}}}"
 
 
 def old_keys_of(stream: Stream) -> OldKeys | None:
-    """None for a stream whose events are not merged; an envelope that needs it cannot be exploded."""
-    if stream.merge is None or stream.shaping.explode is not None or stream.record.envelope not in UPDATE:
-        return None
-    names = record_names(stream)
-    made = {path_steps(column)[0] for column in stream.record.jmespath}
-    known = {*declared_columns_of_table(stream).names}
-    if stream.record.has_own_columns:  # those that its table has gained are fields, too
-        known |= set(stream.merge.keys) - set(stream.shaping.derive)
-    fields = tuple(name for key in stream.merge.keys if key in known and (name := names.get(key, key)) not in made)
-    others = set(stream.merge.keys) - set(stream.kafka_column_names)
-    sequence = stream.merge.sequence
-    return OldKeys(
-        fields,
-        len(fields) < len(others),
-        None if sequence is None else names.get(sequence, sequence),
-        DELETES[stream.record.envelope][0],
-        UPDATE[stream.record.envelope],
-    )
+    """None for a stream without such updates."""
+    key, envelope = key_fields_of(stream), stream.record.envelope
+    return None if key is None else OldKeys(key, DELETES[envelope][0], UPDATE[envelope])
 
 
 def _texts_of(text: str) -> dict[str, str]:

@@ -396,17 +396,6 @@ def test_expect_rules_check_each_row_and_count_the_message_once() -> None:
         ({"envelope": "canal", "columns": "id BIGINT, a ARRAY<INT>", "explode": "a"}, "may have several rows already"),
         (
             {
-                "envelope": "canal",
-                "where": "id > 1",
-                "route": "kafka.topic",
-                "routes": {"a": {"table": "/a", "columns": "id BIGINT"}},
-                "load": "merge",
-                "merge": {"keys": ["id"]},
-            },
-            "an update of envelope: canal may also delete a row",
-        ),
-        (
-            {
                 "envelope": "maxwell",
                 "columns": "id BIGINT",
                 "where": "ID < 100",
