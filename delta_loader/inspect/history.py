@@ -10,29 +10,30 @@ Rules:
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
-from common.errors import TableError
 from common.ports import ObjectStore
-from common.tables.log_files import COMMIT, LOG, required_file
+from common.tables.log_files import COMMIT, LOG, commit_path, parsing, required_file
 from delta_loader.ports import ParallelMap
 from delta_loader.tables.history import TableVersion, parse_version
 
 _AT_A_TIME = 64
 
 
-def read_history(store: ObjectStore, parallel: ParallelMap) -> Iterator[TableVersion]:
-    """Every version that the log still has; nothing when there is no table. Raises TableError and StoreError."""
-    listed = {int(match[1]): match[0] for item in store.list(LOG) if (match := COMMIT.fullmatch(item.path))}
+def listed_versions(store: ObjectStore) -> set[int]:
+    """The versions whose commits the log still has; none when there is no table."""
+    return {int(match[1]) for item in store.list(LOG) if (match := COMMIT.fullmatch(item.path))}
+
+
+def read_versions(store: ObjectStore, parallel: ParallelMap, first: int = 0) -> Iterator[TableVersion]:
+    """Every version from ``first`` on that the log still has. Raises TableError and StoreError."""
+    listed = listed_versions(store)
     newest = max(listed, default=-1)
-    unbroken = list(takewhile(listed.__contains__, range(newest, -1, -1)))[::-1]
-    waiting = iter(unbroken)
+    waiting = reversed(list(takewhile(listed.__contains__, range(newest, first - 1, -1))))
     while some := list(islice(waiting, _AT_A_TIME)):
-        yield from parallel(lambda version: _read(store, version, listed[version]), some)
+        yield from parallel(lambda version: read_version(store, version), some)
 
 
-def _read(store: ObjectStore, version: int, path: str) -> TableVersion:
-    data = required_file(store, path)
-    try:
-        return parse_version(version, data)
-    except (ValueError, KeyError, TypeError) as error:
-        msg = f"{store.url}/{path} is not a commit of a Delta log: {error}"
-        raise TableError(msg, "restore the file from a backup: without it the table's state is unknown") from error
+def read_version(store: ObjectStore, version: int) -> TableVersion:
+    """One version. Raises TableError and StoreError."""
+    path = commit_path(version)
+    with parsing(f"{store.url}/{path}"):
+        return parse_version(version, required_file(store, path))

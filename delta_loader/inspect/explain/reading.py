@@ -8,7 +8,7 @@ Rules:
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,7 +24,7 @@ from common.stage.markers import Marker
 from common.stage.merged import kafka_topic
 from common.tables.delta_log import read_table_state
 from common.tables.history import CommitLines, read_history
-from common.tables.log_files import COMMIT, LOG, commit_path, required_file
+from common.tables.log_files import commit_path
 from common.tables.state import TableState
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
@@ -32,12 +32,13 @@ from common.tables.urls import comparable
 from delta_loader.inspect.explain.loaded import RecordQuery, find_loading_commit
 from delta_loader.inspect.explain.offsets import Holder, OffsetReport
 from delta_loader.inspect.explain.versions import VersionReport, markers_of, since
+from delta_loader.inspect.history import listed_versions, read_version, read_versions
 from delta_loader.maintenance.live_files import live_files
 from delta_loader.ports import EndsOf, OpenStore, ParallelMap
 from delta_loader.stage.listed import Listed
 from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
-from delta_loader.tables.history import TableVersion, parse_version, reach_of
+from delta_loader.tables.history import reach_of
 from delta_loader.tables.live_files import LiveFile
 
 _MOST_FILES = 20
@@ -56,7 +57,7 @@ class Explainer:
     def version(self, url: str, number: int) -> VersionReport:
         """One version. Raises UsageError for a version that does not exist yet; TableError, StoreError."""
         store = self.open_store(url)
-        listed = {int(match[1]): match[0] for item in store.list(LOG) if (match := COMMIT.fullmatch(item.path))}
+        listed = listed_versions(store)
         if not listed:
             msg = f"there is no Delta table at {url}"
             raise UsageError(msg, "check which tables the config names, and select one with --table")
@@ -65,12 +66,8 @@ class Explainer:
             raise UsageError(f"{url} has no version {number}; its newest is {newest}", f"use a version up to {newest}")
         if number not in listed:
             return VersionReport(url, number, newest, oldest)
-        version = parse_version(number, required_file(store, commit_path(number)))
-        later = (
-            self._versions(store, [version for version in sorted(listed) if version > number])
-            if version.added
-            else iter(())
-        )
+        version = read_version(store, number)
+        later = read_versions(store, self.parallel, number + 1) if version.added else ()
         gone, live = since(version.added, later)
         names = markers_of(version)
         there = self.parallel(lambda name: self.stage.store.stat(name.path) is not None, names)
@@ -110,12 +107,6 @@ class Explainer:
                 if missing.partition == topic_partition and missing.span.covers(Position(offset))
             ),
         )
-
-    def _versions(self, store: ObjectStore, numbers: Sequence[int]) -> Iterator[TableVersion]:
-        for start in range(0, len(numbers), _AT_A_TIME):
-            some = numbers[start : start + _AT_A_TIME]
-            contents = self.parallel(lambda number: required_file(store, commit_path(number)), some)
-            yield from map(parse_version, some, contents)
 
     def _covering(self, stream: Stream, listed: Listed | None, offset: Offset) -> Marker | None:
         if listed is None:

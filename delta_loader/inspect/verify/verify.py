@@ -39,7 +39,7 @@ from common.tables.delta_log import read_table_state
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-from delta_loader.inspect.history import read_history
+from delta_loader.inspect.history import read_versions
 from delta_loader.inspect.verify.count_findings import exploded_findings
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict, VerifiedStream
 from delta_loader.inspect.verify.ledger import Ledger
@@ -199,7 +199,7 @@ class Verifier:
             sparse=own is not None,
             merged=merged,
         )
-        for version in read_history(self.open_store(url), self.parallel):
+        for version in read_versions(self.open_store(url), self.parallel):
             if own is not None and _is_later(version, own, stream.app_id):
                 break
             ledger.take(version)

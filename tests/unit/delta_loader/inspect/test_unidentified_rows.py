@@ -7,8 +7,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from common.errors import TableError
 from common.settings import Stream
 from common.spans import Offset, Position, TopicPartition
+from common.tables.log_files import commit_path
 from delta_loader.inspect.explain.reading import Explainer
 from delta_loader.inspect.explain.view import offset_to_text
 from delta_loader.ports import in_turn
@@ -36,3 +38,12 @@ def test_file_whose_rows_cannot_be_identified_is_named(tmp_path: Path, content: 
     explainer = Explainer(Stage(staging.store(staging.stage_url), in_turn), staging.store, in_turn, ends)
     story = explainer.offset(settings_for(staging).streams[0], staging.source(0), Offset(5))
     assert f"may be in {file.name} of {table}: {problem}" in offset_to_text(story)
+
+
+def test_damaged_commit_of_a_version_is_an_error(tmp_path: Path) -> None:
+    staging = Staging.below(tmp_path)
+    write_deltalake(staging.table, pa.table({"id": [1]}))
+    staging.store(staging.table).write(commit_path(0), b"{")
+    explainer = Explainer(Stage(staging.store(staging.stage_url), in_turn), staging.store, in_turn, lambda _: {})
+    with pytest.raises(TableError, match=f"{commit_path(0)} of the table's log cannot be read"):
+        explainer.version(staging.table, 0)
