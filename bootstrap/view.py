@@ -33,7 +33,7 @@ def plans_as_text(plans: Iterable[StreamPlan]) -> str:
 
 
 def plans_as_json(plans: Iterable[StreamPlan], *, written: bool) -> str:
-    """The same for programs; ``written`` is whether the markers were created."""
+    """The plans as JSON for programs; ``written`` is whether the markers were created."""
     streams = [
         {"app_id": plan.app_id, "partitions": [_record(planned) for planned in plan.partitions]} for plan in plans
     ]

@@ -227,7 +227,7 @@ class StreamConverter(StatelessConverter):
         return [] if begun is None else self._finished(begun)
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
-        """The same, in as many slices as their rows require (`slicing`): parts of the batches, with their rows."""
+        """Parts of the batches with their rows, in as many slices as the rows require (`slicing`)."""
         if not batches:
             return
         begun, exploder = self._pipeline.begin(Messages.of(batches)), self._pipeline.exploder

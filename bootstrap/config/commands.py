@@ -93,7 +93,10 @@ def _prompted(value: str | None, option: str, question: str, parse: Callable[[st
 
 
 def _asked_url(value: str | None, option: str, question: str) -> str:
-    """The same for a URL. Raises UsageError for an invalid option; a URL with a reference is checked in the draft."""
+    """The value of a URL option, or the reply to a prompt. Raises UsageError for an invalid option.
+
+    A URL with a reference is checked in the draft.
+    """
     url = _prompted(value, option, question, _parsed_url)
     try:
         return _parsed_url(url)

@@ -56,7 +56,7 @@ class NoPosition:
 
 @dataclass(frozen=True, slots=True)
 class RefusedPartition:
-    """No marker may be created."""
+    """A partition for which no marker may be created."""
 
     problem: str
     remedy: str

@@ -126,7 +126,7 @@ class StructType:
         return field_at
 
     def with_fields(self, added: Iterable[Field]) -> StructType:
-        """The same struct with more fields at its end. Raises SchemaError for a duplicate name."""
+        """The struct with more fields at its end. Raises SchemaError for a duplicate name."""
         return StructType((*self.fields, *added))
 
 

@@ -73,7 +73,7 @@ def load_settings(path: Path | str, environ: Mapping[str, str]) -> Settings:
 
 
 def parse_settings(text: str, environ: Mapping[str, str], source: str) -> Settings:
-    """The same for text; ``source`` names it in errors."""
+    """Like `load_settings`, from a text; ``source`` names it in errors."""
     try:
         raw = load_yaml(text)
     except yaml.YAMLError as error:

@@ -101,7 +101,7 @@ def origin_path(partition: TopicPartition, number: int = 0) -> str:
 
 
 def newest_paths(paths: Iterable[str]) -> dict[TopicPartition, str]:
-    """Of each chain that has origins in a listing, the path of the one that counts."""
+    """The path of the origin that counts, for each chain that has origins in a listing."""
     newest: dict[TopicPartition, tuple[int, str]] = {}
     for path in paths:
         parsed = _PATHS.parse(path)

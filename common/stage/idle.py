@@ -104,7 +104,10 @@ class WriterFacts:
 
 
 def holds_of_running_writers(reports: Sequence[tuple[int, WriterFacts]]) -> dict[TopicPartition, HeldFact]:
-    """By Kafka partition, the newest fact that a writer holds it (rule 6); each report is with its time of writing."""
+    """The newest fact that a writer holds a Kafka partition, by partition (rule 6).
+
+    Each report is given with its time of writing.
+    """
     newest: dict[str, int] = {}
     for written_ms, report in reports:
         newest |= {each.app_id: max(written_ms, newest.get(each.app_id, 0)) for each in report.streams}

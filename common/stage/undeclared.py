@@ -23,7 +23,7 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class UndeclaredFields:
-    """Of the sampled records of one or several flushes."""
+    """Undeclared fields in the sampled records of one or several flushes."""
 
     sampled: Count
     fields: Mapping[str, Count]

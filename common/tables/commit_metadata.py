@@ -146,7 +146,7 @@ def not_first(generations: Mapping[TopicPartition, int]) -> dict[TopicPartition,
 def _topic_ids_to_stored(
     positions: Mapping[TopicPartition, Position], topic_ids: Mapping[TopicPartition, str]
 ) -> dict[str, dict[str, str | None]] | None:
-    """By topic the id that most of its partitions have, and the exceptions; None for nothing."""
+    """The id that most partitions of a topic have, by topic, and the exceptions; None for nothing."""
     by_topic: dict[str, dict[str, str | None]] = {}
     for topic_partition in sorted(positions):
         by_topic.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = topic_ids.get(topic_partition)

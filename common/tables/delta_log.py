@@ -69,7 +69,7 @@ def _state(store: ObjectStore) -> TableState | None:
 
 
 def _clustering(store: ObjectStore) -> tuple[str, ...]:
-    """By the newest domain metadata of Delta's clustering."""
+    """The clustering columns in the newest domain metadata of Delta's clustering."""
     items = list(store.list(LOG))
     base, parts = newest_checkpoint(store, items)
     for path in (*reversed(commits_after(store.url, items, base)), *parts):

@@ -183,7 +183,7 @@ class _Lineage:
 
 
 def _loaded_ranges(commit: LoggedCommit) -> dict[Generation, tuple[Position, Position]]:
-    """By chain, the start and end of what an own commit loaded."""
+    """The start and end of what an own commit loaded, by chain."""
     metadata = commit.metadata
     if metadata is None:
         return {}

@@ -25,7 +25,7 @@ def without_sources(load: Load, partitions: Collection[TopicPartition]) -> Load:
 
 
 def excluded_spans(load: Load, url: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
-    """By Kafka partition, the span over a load's files for a table that gets none of them."""
+    """The span over a load's files for a table that gets none of them, by Kafka partition."""
     spans: dict[TopicPartition, Span] = {}
     for partition in partitions:
         needed = [marker for marker in load.runs[partition].markers if files_for(url, marker)]

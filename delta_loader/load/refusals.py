@@ -54,7 +54,7 @@ class Refusals:
 
     @classmethod
     def of(cls, context: LoadContext, committer: Committer) -> Refusals | None:
-        """None where no table refuses rows."""
+        """The refusals of a pass over a stream; None where no table refuses rows."""
         ports = context.ports
         if ports.refusing is None:
             return None
@@ -162,7 +162,7 @@ class Refusals:
         return after
 
     def _letters(self, fresh: Iterable[RefusedRecord], commit: TableCommit) -> list[DeadLetterRow] | None:
-        """Their dead letters, with their bytes; None when some cannot be fetched, whose partitions are then held."""
+        """The records' dead letters, with their bytes; None when some cannot be fetched: these are held."""
         by_partition: dict[TopicPartition, list[RefusedRecord]] = {}
         for record in fresh:
             by_partition.setdefault(record.partition, []).append(record)

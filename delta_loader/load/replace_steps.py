@@ -87,7 +87,7 @@ class Request:
         return f"{condition} AND _kafka_offset IN ({offsets})"
 
     def held(self, reason: str, problem: str, remedy: str) -> Held:
-        """This request cannot be carried out, or not yet."""
+        """Why this request cannot be carried out, or not yet, as a held partition."""
         partition = self.name.topic_partition
         return Held(reason, f"rows of {partition} {self.content.span} wait to be replaced: {problem}", remedy)
 

@@ -63,7 +63,7 @@ class SchemaEvolution:
 
     @classmethod
     def of(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> SchemaEvolution | None:
-        """None for a stream that changes no table."""
+        """The evolution of a stream's tables; None for a stream that changes no table."""
         changes = stream.record.evolves or stream.evolution is not Evolution.STRICT
         return cls(stream, ports, ports.columns, log) if changes and ports.columns is not None else None
 

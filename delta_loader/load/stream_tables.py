@@ -74,7 +74,7 @@ class StreamTables:
 
     @property
     def ids(self) -> TxnIds:
-        """With the chains' newest generations, once they are known, and as the main table now names them.
+        """The stream's txn ids, for the chains' newest generations, as the main table names them now.
 
         Another loader may have made the first commit to it since this pass began.
         """

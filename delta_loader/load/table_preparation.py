@@ -116,7 +116,7 @@ class TablePreparation:
         return reason_of
 
     def _missing_of(self, load: Load, target: Target) -> Mapping[object, tuple[str, str]]:
-        """By marker, path and damage of a file that cannot be added."""
+        """Each marker with a file that cannot be added: the file's path, and its damage."""
         ids = self._tables.ids
         files = [(marker, file) for marker in load.markers for file in needed(target, ids, load, marker).files]
         if not files:

@@ -245,7 +245,7 @@ def repaired(partition: TopicPartition) -> Held:
 
 
 def no_table(partition: TopicPartition, url: str) -> Held:
-    """Nothing defines the table's columns yet."""
+    """A marker waits because nothing defines the table's columns yet."""
     return Held(
         "no_table",
         f"the table {url} does not exist, and no marker of {partition} has its columns yet",

@@ -301,7 +301,7 @@ class Load:
         return max(marker.span.start, self.runs[marker.name.topic_partition].start)
 
     def until(self, stops: Callable[[Marker], bool]) -> Load | None:
-        """The same load, each run cut before the first marker that ``stops`` is true for; None when nothing is left."""
+        """This load, each run cut before the first marker that ``stops`` is true for; None when nothing is left."""
         kept: dict[TopicPartition, Loadable] = {}
         for partition, run in self.runs.items():
             stop = next((index for index, marker in enumerate(run.markers) if stops(marker)), len(run.markers))

@@ -112,7 +112,7 @@ class ConstraintChecker:
         return [_record(*record, counts[record[:3]]) for record in refused]
 
     def _events(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
-        """Of each event the rows would have been merged, one unless its message has several."""
+        """The refused events, each with how many rows it would have merged: one, unless its message has several."""
         by = writes[0].shape.merge
         frames = []
         if by is not None and any(write.casts for write in writes):

@@ -101,6 +101,6 @@ def _by_digest(rows: DataFrame, name: str) -> dict[str, str]:
 
 
 def _is_long(value: Column) -> Column:
-    """As `shortened` decides: by the bytes of the escaped text."""
+    """Whether a value is too long, as `shortened` decides: by the bytes of the escaped text."""
     escaped = functions.length(value) - functions.length(functions.translate(value, ESCAPED, ""))
     return functions.octet_length(value) + 2 * escaped > LONGEST_BYTES

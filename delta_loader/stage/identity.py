@@ -134,7 +134,10 @@ class StreamIdentity:
         return app_id, ids.position(self.transactions, chain)
 
     def _table_of_another(self, marker: AnyMarker, app_id: str, position: Position | None) -> ForeignMarker | None:
-        """Nothing for a marker whose records come after what the other stream has loaded, or that has none."""
+        """Why a marker's records may be in the table already, by another stream.
+
+        Nothing for a marker whose records come after what the other stream has loaded, or that has none.
+        """
         own, table, name = self.stream.app_id, self.stream.table, marker.name
         if _is_by_hand(marker) or (position is not None and name.start >= position):
             return None

@@ -114,9 +114,9 @@ class Stage:
         return idle, tuple(fact for each in facts for fact in each.streams)
 
     def held_by_writers(self) -> tuple[dict[TopicPartition, HeldFact], tuple[IdleFact, ...]]:
-        """By Kafka partition, the newest report that a writer holds it; and those that had nothing new.
+        """The newest report that a writer holds a partition, by Kafka partition. Raises StoreError.
 
-        Raises StoreError.
+        Also the partitions that had nothing new.
         """
         reports = self._written(list(self.store.list(f"{IDLE}/")))
         return holds_of_running_writers(reports), tuple(fact for _, each in reports for fact in each.partitions)

@@ -72,14 +72,14 @@ class StrayBranch:
 
 @dataclass(frozen=True, slots=True)
 class MarkersToRead:
-    """No decision before these markers are read."""
+    """These markers must be read before anything can be decided."""
 
     names: tuple[MarkerName, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NoStray:
-    """Nothing at the low end is certain to be a stray."""
+    """No marker at the low end is certain to be a stray."""
 
 
 def lowest_branch(low: LowEnd) -> StrayBranch | MarkersToRead | NoStray:

@@ -34,9 +34,10 @@ def oldest_waiting_ms(
 def oldest_of_no_stream_ms(
     stage: Stage, streams: Collection[Stream], url: str, transactions: Mapping[str, int]
 ) -> int | None:
-    """The same for a table's files in chains that none of the streams takes: removed ones, or those of another config.
+    """When the oldest marker with files for the table was written, in chains that none of the streams takes.
 
-    Only chains whose newest marker has files for the table count. Raises StoreError.
+    These are chains of removed streams, or of another config. Only chains whose newest marker has files for the table
+    count. Raises StoreError.
     """
     written: list[int] = []
     for listed, newest in stage.of_no_stream(streams):

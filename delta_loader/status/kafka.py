@@ -56,7 +56,7 @@ class BrokerEnds:
         self._timeout_s = timeout_s
 
     def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position] | None:
-        """By partition, the position that the next record will have; None when Kafka does not answer in time.
+        """The position that the next record will have, by partition; None when Kafka does not answer in time.
 
         Empty when Kafka has none of the stream's topics.
         """

@@ -39,10 +39,10 @@ class ColumnDiscovery(Protocol):
         """
 
     def known(self) -> Stream | None:
-        """The same without agreeing on anything; None where nothing was agreed on yet."""
+        """The stream with its columns, without agreeing on anything; None where nothing was agreed on yet."""
 
     def preview(self) -> Stream | None:
-        """The same, with what this writer would propose; None where nothing can be inferred yet."""
+        """The stream with the columns that this writer would propose; None where nothing can be inferred yet."""
 
 
 @dataclass(frozen=True, slots=True)

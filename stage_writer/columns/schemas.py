@@ -61,7 +61,7 @@ class RegistrySchemas:
     compile_protobuf: Compile
 
     def required(self, _stream: Stream) -> frozenset[SchemaKey]:
-        """None: those that records name decide."""
+        """Always None: the schemas that records name decide."""
         return frozenset()
 
     def covered(self, stream: Stream, agreed: AgreedColumns) -> frozenset[SchemaKey]:
@@ -203,7 +203,7 @@ class SchemaFinder:
 
 
 def _digest(stream: Stream, source: bytes) -> str:
-    """Of the settings by which a part of a schema has the columns, and of a file's content, or a registry's URL."""
+    """A digest of what a schema's columns depend on: settings, and a file's content or a registry's URL."""
     parts = ((stream.record.message or "").encode(), stream.record.envelope.encode(), source)
     return f"{_DIGEST}{sha256(bytes(1).join(parts)).hexdigest()}"
 

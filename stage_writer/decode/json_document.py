@@ -114,7 +114,7 @@ def json_text(value: Json) -> str:
 
 
 class _Loop:
-    """The same grammar without recursion; also checks every string for unpaired surrogates."""
+    """A parser of the same grammar without recursion; also checks every string for unpaired surrogates."""
 
     def __init__(self, text: str, *, sourced: bool) -> None:
         self._text = text

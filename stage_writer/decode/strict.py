@@ -244,7 +244,7 @@ def _number(value: Json) -> Json:
 
 
 def _whole(value: Json) -> Json:
-    """The same, and a whole number without point and exponent."""
+    """A number, or a string that is one, written without point and exponent if it is whole."""
     number = _number(value)
     exact = _exact(number) if isinstance(number, Number) else None
     if exact is None or exact.exponent < 0 or len(exact.digits) + exact.exponent > _MAX_INTEGER_DIGITS:

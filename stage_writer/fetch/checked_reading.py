@@ -77,11 +77,11 @@ class CheckedReading:
         self._seek(partition, self.start(partition, position))
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """These go to another member."""
+        """Forget partitions that go to another member."""
         self._checks.forget(partitions)
 
     def passed_on(self, polled: Polled) -> None:
-        """These records are the service's now."""
+        """Record that the service has these records now."""
         self._checks.read(polled.batches)
         self._positions.read(polled.batches)
 
@@ -146,7 +146,7 @@ class CheckedReading:
                 self._log.warning("last record not compared", partition=str(partition), problem=error.problem)
 
     def _read_again(self, partition: TopicPartition) -> None:
-        """By a seek, which makes librdkafka compare leader epochs."""
+        """Read from the last record again, by a seek, which makes librdkafka compare leader epochs."""
         self._seek(partition, to_kafka(partition, *self._checks.ask(partition)))
 
     def _seek(self, partition: TopicPartition, kafka_partition: KafkaPartition) -> None:

@@ -72,7 +72,7 @@ class _Columns:
         )
 
     def take(self, order: NDArray[np.intp]) -> _Columns:
-        """The same messages in another order."""
+        """These messages in another order."""
         indexes = pa.array(order)
         headers = None if self.headers is None else self.headers.take(indexes)
         offsets, stamps = self.offsets[order], self.timestamps_ms[order]

@@ -77,13 +77,13 @@ class Fetcher:
         return taken
 
     def assigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        """These are about to be assigned; called while the group is served (rule 2)."""
+        """Record partitions that are about to be assigned; called while the group is served (rule 2)."""
         gone = {(partition.topic, partition.partition) for partition in partitions}
         self.moved |= gone
         self._taken = [message for message in self._taken if (message.topic(), message.partition()) not in gone]
 
     def unassigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        """These are about to be revoked; called while the group is served (rule 2)."""
+        """Record partitions that are about to be revoked; called while the group is served (rule 2)."""
         self.assigned(partitions)
 
     def close(self) -> None:

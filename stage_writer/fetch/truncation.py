@@ -73,7 +73,7 @@ class TruncationChecks:
         return last.offset, last.leader_epoch
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """These are read from elsewhere, or by another member."""
+        """Forget partitions that are read from elsewhere, or by another member."""
         for partition in partitions:
             self._open.pop(partition, None)
             self._last.pop(partition, None)

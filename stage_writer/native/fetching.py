@@ -237,9 +237,9 @@ class NativeFetch:
         self._is_closed = False
 
     def take_over(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """These are about to be assigned: forward their messages to our queue.
+        """Forward the messages of partitions that are about to be assigned to our queue.
 
-        Nothing happens once this is closed: the group may still assign partitions while the consumer leaves it.
+        Does nothing once this is closed: the group may still assign partitions while the consumer leaves it.
         """
         for topic, partition in () if self._is_closed else partitions:
             self.release([(topic, partition)])

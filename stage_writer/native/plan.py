@@ -26,7 +26,7 @@ _NULLABLE, _LENIENT = 1, 2
 
 
 class NodeKind(IntEnum):
-    """As in `columns.h` in this folder, in the same order."""
+    """The kind of a node, as in `columns.h` in this folder, in the same order."""
 
     BOOLEAN = 0
     BYTE = 1

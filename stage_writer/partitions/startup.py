@@ -39,7 +39,7 @@ class StartedPartition:
 
 @dataclass(frozen=True, slots=True)
 class UnusablePartition:
-    """It cannot continue; ``resume_point`` is the unusable one, None if unknown."""
+    """A partition that cannot continue; ``resume_point`` is the unusable one, None if unknown."""
 
     fault: PartitionFault
     converter: Converter

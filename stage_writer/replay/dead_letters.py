@@ -102,7 +102,7 @@ class DeadLetterExport:
         return DeadLetterExport(self.table.filter(pa.array(keep)), self.per_request)
 
     def _runs(self, chain: str) -> Iterator[tuple[TopicPartition, list[Span]]]:
-        """By Kafka partition, the unbroken runs of offsets."""
+        """The unbroken runs of offsets, by Kafka partition."""
         own_rows = self.table.filter(pc.field("_kafka_topic") == str(kafka_topic(chain)))
         partitions, offsets = own_rows["_kafka_partition"].to_numpy(), own_rows["_kafka_offset"].to_numpy()
         for partition in np.unique(partitions):

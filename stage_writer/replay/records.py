@@ -354,7 +354,7 @@ class Replay:
                 files.setdefault(rows.table.url, []).append(ReplacementFile(path, file.rows, file.data.size_bytes))
 
     def _with_all_columns(self, staged: StagedRows) -> StagedRows:
-        """The same for the tables of routes, which appear with their rows."""
+        """The rows, with all columns for the tables of routes too, which appear with their rows."""
         for table, _ in staged.routed:
             self._routed.setdefault(table.url, replace(table, partition_by=()))
         return replace(staged, routed=tuple((self._routed[table.url], rows) for table, rows in staged.routed))

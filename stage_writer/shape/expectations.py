@@ -78,7 +78,7 @@ class Expectations:
         return checked.without(failing, rejects) if dead_letters else checked
 
     def _reasons(self, broken: Mapping[str, Mapping[int, str]], on_fail: OnFail) -> dict[int, str]:
-        """By row, which of the rules with that effect it breaks."""
+        """Why each row breaks rules with that effect, by row."""
         reasons: dict[int, str] = {}
         for name, failures in broken.items():
             if self._on_fail[name] is on_fail:
@@ -87,7 +87,7 @@ class Expectations:
         return reasons
 
     def _broken(self, rows: Rows, messages: Messages) -> dict[str, dict[int, str]]:
-        """By rule, the rows that break it, and why."""
+        """The rows that break a rule, and why, by rule."""
         columns, failures = self._together.evaluate_rows(rows, messages)
         if not failures:
             falses = [~pc.fill_null(values, fill_value=True).to_numpy() for values in columns]
@@ -98,7 +98,7 @@ class Expectations:
         return {name: self._broken_alone(name, rows, messages) for name in self._rules}
 
     def _broken_alone(self, name: str, rows: Rows, messages: Messages) -> dict[int, str]:
-        """The same for one rule: where any of them fails for a row, they are evaluated one by one."""
+        """Like `_broken` for one rule: if any rule fails for a row, they are evaluated one by one."""
         if name not in self._alone:
             self._alone[name] = Evaluator(self._seen, {_setting(name): self._rules[name]})
         (values,), failures = self._alone[name].evaluate_rows(rows, messages)

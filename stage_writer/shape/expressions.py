@@ -88,7 +88,7 @@ class CheckedExpression:
 
 @dataclass(frozen=True, slots=True)
 class _Functions:
-    """By lower-case name, what DuckDB's own functions are."""
+    """The kinds of DuckDB's own functions, by their names in lower case."""
 
     aggregates: frozenset[str]
     unstable: frozenset[str]

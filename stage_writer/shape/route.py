@@ -59,7 +59,7 @@ class AppearingRoutes(Protocol):
 
     @property
     def keys(self) -> Mapping[str, tuple[str, ...]]:
-        """By route: the keys of tables that have keys of their own."""
+        """The keys of tables that have keys of their own, by route."""
 
     def settle(self, wanted: Collection[str]) -> None:
         """Have these among `names`, as far as they can be. Raises StoreError and MarkerError.
@@ -131,7 +131,7 @@ class Router:
         return self._new(_one_by_one(routes)[1] if self._is_several else routes)
 
     def new_routes(self, rows: Rows, messages: Messages, most: int) -> dict[str, list[int]]:
-        """The same, each with the first messages of rows that take it, at ``most`` so many."""
+        """Like `routes_of`, each route with the first messages of rows that take it, at ``most`` so many."""
         evaluated = self._evaluator.evaluate(rows, messages)
         index, (routes,) = evaluated.rows.index, evaluated.values
         if self._is_several:
@@ -175,7 +175,10 @@ class Router:
     def _of_one_route(
         self, rows: Rows, pairs: tuple[Index, Index], lost: Mask, routes: pa.ChunkedArray, count: int
     ) -> Rows:
-        """The same where messages have several rows, which all go to the same tables; ``pairs`` are rows and tables."""
+        """The rows of messages that have several, which all go to the same tables.
+
+        ``pairs`` are rows and tables.
+        """
         owners, numbers = pairs
         messages = rows.index[owners]
         together = np.unique(messages * self._tables + numbers)

@@ -41,7 +41,7 @@ class Destinations:
 
     @classmethod
     def of(cls, numbers: Index, counts: Index) -> Destinations:
-        """With so many numbers for each message."""
+        """Destinations with ``counts[i]`` of the numbers for message ``i``."""
         return cls(numbers, np.concatenate([[0], np.cumsum(counts)]))
 
     def joined(self, other: Destinations) -> Destinations:

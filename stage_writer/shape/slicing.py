@@ -43,7 +43,7 @@ class Slice:
 
 
 def sliced(whole: Slice, exploder: Exploder, limits: ExplodeLimits) -> Iterator[Slice]:
-    """The same in slices, to be exploded one by one (rule 1); ``exploder`` is the step that will do it."""
+    """The rows in slices, to be exploded one by one (rule 1); ``exploder`` is the step that will do it."""
     rows = _without_bombs(whole.rows, exploder, limits.record_bytes)
     sizes = exploder.sizes(rows)
     if int(sizes.sum()) <= limits.slice_bytes:

@@ -201,7 +201,7 @@ class ObjectStage:
         return latest(self._store, app_id, by_route=by_route)
 
     def continued(self, stream: Stream) -> Evolved | None:
-        """The same when a writer starts, with what the stream's tables gained by settings that it had before."""
+        """The columns that a stream has gained, when a writer starts: also those from settings that it had before."""
         return continued_columns(self._store, self._tables, self._clock, stream)
 
     def gain(self, stream: Stream, offers: Mapping[str, StructType]) -> Evolved:

@@ -99,7 +99,7 @@ class StreamTasks(ABC):
         return given, list(decoded.rejects), decoded.tombstones
 
     def decoded_together(self, parts: Sequence[MessageBatch]) -> list[tuple[Input, list[Reject], Index]]:
-        """The same for several partitions of one topic, decoded in one call."""
+        """Like `decoded`, for several partitions of one topic in one call."""
         topic = str(parts[0].partition.topic)
         decoder = self._decoders.get(topic)
         if decoder is None or len(parts) == 1:

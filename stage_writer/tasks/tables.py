@@ -48,7 +48,7 @@ def row_format(stream: Stream, url: str) -> TableFormat:
 
 
 def decoders_of(stream: Stream, topology: BuiltTopology, native_decoder: MakeNativeDecoder) -> dict[str, Decoder]:
-    """By topic; none for a source without columns, which accepts any JSON value. Raises SchemaError."""
+    """The decoders by topic; none for a source without columns, which accepts any JSON value. Raises SchemaError."""
     reading = DecodeOptions(lenient=stream.record.coerce == "lenient")
     return {
         topic: Decoder(source.columns, reading, native_decoder=native_decoder)

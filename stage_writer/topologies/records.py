@@ -32,15 +32,15 @@ class Record(NamedTuple):
     headers: Headers = ()
 
     def with_key(self, key: Key) -> Record:
-        """The same with another key."""
+        """This record with another key."""
         return new_tuple(Record, (key, self.value, self.timestamp_ms, self.headers))
 
     def with_value(self, value: Value) -> Record:
-        """The same with another value."""
+        """This record with another value."""
         return new_tuple(Record, (self.key, value, self.timestamp_ms, self.headers))
 
     def with_pair(self, key: Key, value: Value) -> Record:
-        """The same with another key and value."""
+        """This record with another key and value."""
         return new_tuple(Record, (key, value, self.timestamp_ms, self.headers))
 
     def at(self, key: Key, value: Value, timestamp_ms: int) -> Record:
@@ -48,11 +48,11 @@ class Record(NamedTuple):
         return new_tuple(Record, (key, value, timestamp_ms, self.headers))
 
     def with_timestamp(self, timestamp_ms: int) -> Record:
-        """The same at another time."""
+        """This record at another time."""
         return new_tuple(Record, (self.key, self.value, timestamp_ms, self.headers))
 
     def with_headers(self, headers: Headers) -> Record:
-        """The same with other headers."""
+        """This record with other headers."""
         return new_tuple(Record, (self.key, self.value, self.timestamp_ms, headers))
 
 

@@ -63,7 +63,7 @@ class OffsetRange:
 
     @property
     def rows_unaccounted(self) -> int:
-        """Of these, those that no known table's commits count."""
+        """Rows that went to the tables of routes, and that no known table's commits count."""
         return self.rows_elsewhere - sum(load.counts.rows_here for load in self.side_loads if load.counts is not None)
 
     @property

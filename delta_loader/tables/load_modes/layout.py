@@ -38,7 +38,7 @@ class Layout:
     cluster_by: tuple[str, ...] = ()
 
     def partitioned_by(self, columns: tuple[str, ...]) -> Layout:
-        """The same layout for a partitioned table, which cannot be clustered."""
+        """This layout for a partitioned table, which cannot be clustered."""
         return replace(self, cluster_by=()) if columns else self
 
 

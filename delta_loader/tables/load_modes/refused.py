@@ -70,7 +70,7 @@ class RefusalIds:
 
 
 def chains_of(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TopicPartition]:
-    """By the Kafka partition of a record, the one of these chains that contains it."""
+    """The chain among these that contains a Kafka partition's records, by that partition."""
     return {partition: chain for chain in partitions for partition in inputs_of(chain)}
 
 

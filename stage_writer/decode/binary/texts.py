@@ -53,7 +53,7 @@ class RecordReader(Protocol):
     """Reads the bodies of messages that have one schema. Not thread-safe."""
 
     def read(self, bodies: pa.LargeBinaryArray) -> Texts:
-        """Their JSON; none of the input is null."""
+        """The records as JSON; none of the input is null."""
 
 
 MakeRecordReader = Callable[[str, Sequence[tuple[str, str]]], RecordReader]

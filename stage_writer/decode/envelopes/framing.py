@@ -239,7 +239,7 @@ class FramedDecoder(OpeningDecoder):
 
 
 class HeaderFramedDecoder(FramedDecoder):
-    """The same where the schema is named by a header, and the message is the record alone."""
+    """Decodes messages whose schema is named by a header: the message is the record alone."""
 
     header = SCHEMA_HEADER
 
@@ -258,7 +258,7 @@ class HeaderFramedDecoder(FramedDecoder):
 
 
 class KeyHeaderFramedDecoder(HeaderFramedDecoder):
-    """The same for message keys."""
+    """Decodes message keys whose schema is named by a header."""
 
     header = KEY_SCHEMA_HEADER
 

@@ -106,7 +106,7 @@ def single_images(texts: pa.Array, ops: pa.Array, old: pa.Array, rows: Mask) -> 
 def opened(
     parts: Decoded, images: Images, about: pa.StructArray, passed_over: Mask, why: Callable[[int], Refusal]
 ) -> Opened:
-    """Of messages with these parts; ``why`` refuses one that has no image and is not passed over."""
+    """The content of messages with these parts; ``why`` refuses one that has no image and is not passed over."""
     others = np.setdiff1d(np.flatnonzero(~passed_over), images.owners).tolist()
     refusals = ((int(parts.row_index[index]), why(index)) for index in others)
     refused = (Reject(index, refusal.error_class, refusal.error) for index, refusal in refusals)

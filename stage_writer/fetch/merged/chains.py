@@ -83,7 +83,7 @@ class MergedChains:
         return is_merged(self._groups.chain_of(partition).topic)
 
     def assign(self, inputs: Iterable[TopicPartition], now_s: float) -> list[TopicPartition]:
-        """These inputs are ours now. Returns the chains that they complete."""
+        """Take over inputs that were assigned. Returns the chains that they complete."""
         self._incomplete |= dict.fromkeys(inputs, now_s)
         chains = {self._groups.chain_of(partition) for partition in self._incomplete}
         complete = [chain for chain in sorted(chains) if all(part in self._incomplete for part in inputs_of(chain))]
@@ -104,7 +104,7 @@ class MergedChains:
         return sorted({chain for each, chain in chains.items() if chain == each or chain in self.by_partition})
 
     def release(self, partitions: Collection[TopicPartition], now_s: float) -> set[TopicPartition]:
-        """These are no longer ours. Returns the inputs that are, and have lost their chain."""
+        """Release Kafka partitions. Returns the inputs that stay, and have lost their chain."""
         left: set[TopicPartition] = set()
         for touched in self.touched(partitions):
             chain = self.by_partition.pop(touched, None)

@@ -140,7 +140,7 @@ class _Fill:
 def _filler_of(
     columns: StructType, assignments: Sequence[Assignment], native_decoder: MakeNativeDecoder
 ) -> _Filler | None:
-    """None where an expression is not plain, or is incompatible (rule 3)."""
+    """Fills the columns in Arrow; None where an expression is not plain, or is incompatible (rule 3)."""
     fills = [_Fill(assignment.plain, assignment.goal) for assignment in assignments if assignment.plain is not None]
     if len(fills) < len(assignments) or any(_is_required(columns, fill.goal.steps) for fill in fills):
         return None

@@ -232,7 +232,7 @@ class KStream:
         *,
         name: str = "",
     ) -> KStream:
-        """The same, and this stream's records without a match, with None for the other."""
+        """Like `join`, with this stream's records without a match, too: None stands for the other side."""
         if isinstance(other, KTable):
             return self._looked_up(other, joiner, name, keeps_unmatched=True)
         return self._joined(other, joiner, windows, materialized, name, keeps_left=True)
@@ -246,7 +246,7 @@ class KStream:
         *,
         name: str = "",
     ) -> KStream:
-        """The same, and records of both sides that have no match."""
+        """Like `join`, with the records of both sides that have no match, too."""
         return self._joined(other, joiner, windows, materialized, name, keeps_left=True, keeps_right=True)
 
     def join_prior(

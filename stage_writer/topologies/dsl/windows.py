@@ -105,7 +105,7 @@ class JoinWindows:
 
     @classmethod
     def of_time_difference_and_grace(cls, difference: timedelta, grace: timedelta) -> JoinWindows:
-        """The same, with matches that may arrive until stream time is ``grace`` later."""
+        """Records at most ``difference`` apart; matches may arrive until stream time is ``grace`` past that."""
         apart_ms = milliseconds(difference, "the time between joined records")
         return cls(apart_ms, apart_ms, milliseconds(grace, "a join's grace"))
 

@@ -71,7 +71,7 @@ def snapshot_from_bytes(path: str, data: bytes) -> Iterator[Changes]:
 
 
 def snapshot_from_file(path: str, opened: BinaryIO) -> Iterator[Changes]:
-    """The same for a file that is read on demand, and closed by the caller."""
+    """Like `snapshot_from_bytes`, for a file that is read on demand, and closed by the caller."""
     return _parts(path, opened, SNAPSHOT)
 
 

@@ -111,7 +111,7 @@ def entry_of(index_key: bytes) -> bytes:
 
 
 def duplicate_index_key_of(entry: bytes) -> bytes | None:
-    """The same where duplicates are kept."""
+    """Like `index_key_of`, where duplicates are kept."""
     if entry < FIRST_KEY:
         return None
     numbered = len(entry) - _SEQUENCE_BYTES
@@ -120,5 +120,5 @@ def duplicate_index_key_of(entry: bytes) -> bytes | None:
 
 
 def duplicate_entry_of(index_key: bytes) -> bytes:
-    """The same where duplicates are kept."""
+    """Like `entry_of`, where duplicates are kept."""
     return index_key[TIME_BYTES:-_SEQUENCE_BYTES] + index_key[:TIME_BYTES] + index_key[-_SEQUENCE_BYTES:]

@@ -90,7 +90,7 @@ class Feed:
         return indexes[~np.isin(self.input.index[indexes], np.fromiter(refused, np.int64, len(refused)))]
 
     def steps(self, number: int, refused: Collection[int]) -> Iterator[Step]:
-        """The same, as one of several."""
+        """The records of this feed as calls to make, as one of several feeds."""
         given, target = self.input, self.target
         return (
             (index, number, row, time, given, target, record) for index, row, time, _, record in self.records(refused)

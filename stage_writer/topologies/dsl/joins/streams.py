@@ -126,7 +126,7 @@ class _Waiting:
             self._store.put(_WAITING, record.timestamp_ms)
 
     def forget(self, time_ms: int, key: Key, *, is_left: bool) -> None:
-        """These have a match."""
+        """Remove records that have a match."""
         if self._store.get((time_ms, is_left, key)) is not None:
             self._store.put((time_ms, is_left, key), None)
 
