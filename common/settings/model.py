@@ -13,10 +13,10 @@ from common.settings.checks import checked
 from common.settings.checks.route_template import check_templates
 from common.settings.checks.routes import check_shared
 from common.settings.checks.topology import check_changelogs
+from common.settings.locations import nested
 from common.settings.masking import References
 from common.settings.on_marker import fill_loading, require_no_source, require_waiting
 from common.settings.overlap import may_share, shared_topics
-from common.settings.places import nested
 from common.settings.refusing import refuse
 from common.settings.section import Option, Section
 from common.settings.services import TableServicesSettings
@@ -378,7 +378,7 @@ class Settings(Section):
         for refused in shared_topics(self.streams, topics).values():
             refuse(f"{refused.problem}; {refused.remedy}")
         check_changelogs(self.streams)
-        tables = [(key, url) for stream in self.streams for key, url in stream.places]
+        tables = [(key, url) for stream in self.streams for key, url in stream.table_locations]
         templates = [
             ("streams[].route_table", stream.routing.route_table)
             for stream in self.streams

@@ -269,7 +269,7 @@ class Stream(TopicReader, SectionOfParts):
         return (self.table, *self.side_tables)
 
     @property
-    def places(self) -> tuple[tuple[str, str], ...]:
+    def table_locations(self) -> tuple[tuple[str, str], ...]:
         """The locations of its tables, with the keys that set them."""
         own = (("streams[].table", self.table), ("streams[].dead_letters", self.dead_letters))
         tables = (

@@ -33,7 +33,7 @@ class Reason(StrEnum):
     START = "start"
     SCHEDULE = "schedule"
     ON_MARKER = "on_marker"
-    ASKED = "asked"
+    REQUESTED = "asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class LoadTrigger:
     def _due_load(self, now: datetime) -> DueLoad | None:
         now_s = self._clock.monotonic_s()
         if self._requests.is_requested:
-            return self._of(self._tables, Reason.ASKED, now)
+            return self._of(self._tables, Reason.REQUESTED, now)
         due = [table for table in self._tables if table.is_due(now, now_s)]
         if not due:
             return self._requested_load()

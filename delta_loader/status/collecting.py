@@ -98,7 +98,9 @@ def stream_status(
         status = _stream_status(stream, stage, open_store, kafka, reports or stage.held_by_writers)
         pauses = [pause_of(stage.store, part, stream.app_id) for part in StreamPart]
         return replace(
-            status, unfit=(*status.unfit, *left), pauses=tuple(pause for pause in pauses if pause is not None)
+            status,
+            incompatible=(*status.incompatible, *left),
+            pauses=tuple(pause for pause in pauses if pause is not None),
         )
     except KafkaDeltaExpressError as error:
         code, note = error.exit_code, _last_failure(stage, stream)
@@ -223,7 +225,7 @@ def _stream_status(
         ),
         aside=Aside(*stage.aside(stream)),
         deferred=deferred_of(chains.ids, tables.transactions, stream.side_tables, chains.positions),
-        unfit=tuple(_unfit(stream, state, open_store)),
+        incompatible=tuple(_incompatibilities(stream, state, open_store)),
         gained=_gained(stream, stage),
         appeared=stage.routes(stream),
         valid_through_ms=(
@@ -292,7 +294,7 @@ def _gained(stream: Stream, stage: Stage) -> tuple[Gained, ...]:
     return () if evolved is None else evolved.gained
 
 
-def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> Iterator[Check]:
+def _incompatibilities(stream: Stream, state: TableState | None, open_store: OpenStore) -> Iterator[Check]:
     """The incompatibilities of the stream's main table, and of those that have their own columns."""
     others = dict.fromkeys(url for url, _ in stream.routing.sections.values())
     tables = [(stream.table, state), *((url, read_table_state(open_store(url))) for url in others)]

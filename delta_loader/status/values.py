@@ -77,7 +77,7 @@ class StreamStatus:
     """The exit code of a command for that failure."""
     last_failure: LastFailure | None = None
     """Why the last load failed; None if it did not."""
-    unfit: tuple[Check, ...] = ()
+    incompatible: tuple[Check, ...] = ()
     """Why the table does not accept what the stream declares; empty when it does."""
     deferred: tuple[DeferredRange, ...] = ()
     """The ranges of the main table that secondary tables may still lack."""
@@ -130,7 +130,7 @@ def exit_code(streams: Iterable[StreamStatus]) -> ExitCode:
         codes |= {stream.failure_code} if stream.failure is not None else set()
         codes |= {stream.last_failure.code} if stream.last_failure is not None else set()
         waits = any(status.held is not None or status.writers_hold is not None for status in stream.partitions)
-        codes |= {ExitCode.HELD} if waits or stream.unfit or stream.pauses else set()
+        codes |= {ExitCode.HELD} if waits or stream.incompatible or stream.pauses else set()
     return ExitCode.of(codes)
 
 
@@ -165,7 +165,7 @@ def _stream_json(stream: StreamStatus) -> Json:
         "way": None if stream.load_mode is None else _load_mode_json(stream.load_mode),
         "failure": stream.failure,
         "last_failure": None if stream.last_failure is None else _failure_json(stream.last_failure),
-        "unfit": [{"problem": check.message, "remedy": check.remedy} for check in stream.unfit],
+        "unfit": [{"problem": check.message, "remedy": check.remedy} for check in stream.incompatible],
         "owed": [
             {
                 "table": missing.url,
@@ -243,7 +243,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
     if stream.failure is not None:
         return [*lines, f"  unknown: {stream.failure}", *_failure_lines(stream.last_failure)]
     lines += [*_table_lines(stream), *_failure_lines(stream.last_failure)]
-    for check in stream.unfit:
+    for check in stream.incompatible:
         lines += [f"  not ready to load: {check.message}", f"  → {check.remedy}"]
     for missing in stream.deferred:
         lines.append(

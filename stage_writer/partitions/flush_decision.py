@@ -43,7 +43,7 @@ class FlushReason(StrEnum):
     REVOKED = "revoked"
     STOPPING = "stopping"
     CAUGHT_UP = "caught_up"
-    ASKED = "asked"
+    REQUESTED = "asked"
     """Requested by the user's code, in a topology; or because the partition is to be held after its buffer."""
 
 
@@ -161,4 +161,4 @@ def _own_reason(stats: BufferStats, limits: FlushLimits, now_s: float) -> FlushR
         return FlushReason.RECORDS
     if now_s - stats.first_record_at_s >= limits.flush_after_s * stats.age_fraction:
         return FlushReason.AGE
-    return FlushReason.ASKED if stats.is_requested else None
+    return FlushReason.REQUESTED if stats.is_requested else None

@@ -111,7 +111,7 @@ def prove_tables(settings: Settings, open_store: Callable[[str], ObjectStore]) -
     tables = {
         comparable(url): (f"streams[{index}].{key.partition('.')[2]} ({stream.app_id})", url)
         for index, stream in enumerate(settings.streams)
-        for key, url in stream.places
+        for key, url in stream.table_locations
         if not stream.load_of(url).waits_for_spark
     }
 
@@ -131,7 +131,7 @@ def prove_stage_folders(settings: Settings, open_store: Callable[[str], ObjectSt
     _prove([("stage.url", f"{url}/{folder}") for folder in sorted(folders)], "objects", open_store)
 
 
-def _prove(places: Iterable[tuple[str, str]], what: str, open_store: Callable[[str], ObjectStore]) -> None:
+def _prove(table_locations: Iterable[tuple[str, str]], what: str, open_store: Callable[[str], ObjectStore]) -> None:
     def prove(place: tuple[str, str]) -> None:
         key, url = place
         try:
@@ -141,4 +141,4 @@ def _prove(places: Iterable[tuple[str, str]], what: str, open_store: Callable[[s
             raise type(error)(msg, error.remedy) from error
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="probe") as pool:
-        list(pool.map(prove, places))
+        list(pool.map(prove, table_locations))

@@ -136,4 +136,4 @@ def test_stream_without_offset_columns_is_explained_as_far_as_possible(tmp_path:
     settings = settings_for(world.staging).model_dump(by_alias=True)
     settings["streams"][0]["kafka_columns"] = False
     world.stream = Settings.model_validate(json.loads(json.dumps(settings))).streams[0]
-    assert world.places(9, 12) == [OffsetLocation.GIVEN_UP, OffsetLocation.BROUGHT]
+    assert world.places(9, 12) == [OffsetLocation.GIVEN_UP, OffsetLocation.LOADED]

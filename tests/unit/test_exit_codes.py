@@ -455,7 +455,7 @@ WELL = PartitionStatus(ORDERS, Position(0), Position(0), None, 0, None)
 def test_exit_code_of_loader_status_by_partition_state(
     partition: PartitionStatus, unfit: tuple[Check, ...], code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = StreamStatus("orders", "/t", None, None, (partition,), unfit=unfit)
+    stream = StreamStatus("orders", "/t", None, None, (partition,), incompatible=unfit)
     paused = replace(stream, pauses=(Pause("orders", StreamPart.LOADING, 0),))
     assert (exit_code([paused]), partition.lag) == (3, 0), "a table may be ahead of its stage"
     monkeypatch.setattr(status, "BrokerEnds", Ends)

@@ -12,7 +12,7 @@ _NAME = re.compile(r"[^\s./:\\`\"']+(\.[^\s./:\\`\"']+){1,2}")
 def check_catalog_tables(stream: Stream) -> None:
     """Raise ValueError for names that a catalog does not allow, or that have no effect."""
     templates = _templates(stream)
-    for key, table in (*((key.partition(".")[2], url) for key, url in stream.places[2:]), *templates):
+    for key, table in (*((key.partition(".")[2], url) for key, url in stream.table_locations[2:]), *templates):
         try:
             require_location(table)
         except ValueError as error:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from common.hints import did_you_mean
 from common.settings.envelopes import WITHOUT_KEY_NAMES
+from common.settings.locations import STAGE_FOLDERS
 from common.settings.merge import MergeSettings
-from common.settings.places import STAGE_FOLDERS
 from common.settings.refusing import refuse
 from common.settings.route_template import NAME, ROUTE_LIMIT, VALUE
 from common.settings.stream import Stream
@@ -28,7 +28,7 @@ def check_template(stream: Stream) -> None:
         refuse(f"route_table cannot be combined with {other}; name each table under routes")
     if stream.routing.route is None:
         refuse("route_table is set, but route is missing; add route, the expression or field that chooses the table")
-    for key, url in stream.places:
+    for key, url in stream.table_locations:
         if _makes(stream.routing.route_table, url) not in (None, ""):
             refuse(f"route_table may make a table around {key.removeprefix('streams[].')}, {url}; use another folder")
 
@@ -89,7 +89,7 @@ def check_templates(stage: str, streams: Sequence[Stream]) -> None:
         if template is None:
             continue
         others = [other for other in streams if other is not stream]
-        locations = [*of_stage, *(location for other in others for location in other.places)]
+        locations = [*of_stage, *(location for other in others for location in other.table_locations)]
         locations += [
             ("streams[].route_table", other.routing.route_table)
             for other in others

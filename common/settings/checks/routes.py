@@ -26,7 +26,7 @@ def check_routes(stream: Stream) -> None:
     if stream.routing.route is not None and not stream.routing.routes and stream.routing.route_table is None:
         refuse("route is set, but routes name no table; write routes: {value: table URL}")
     _check_tables(stream)
-    for key, url in stream.places[2:]:
+    for key, url in stream.table_locations[2:]:
         if comparable(url) == comparable(stream.dead_letters):
             refuse(
                 f"{key.partition('.')[2]} is the stream's dead_letters, which has other columns; give the rows a "

@@ -23,7 +23,7 @@ class OffsetLocation(StrEnum):
     ROW = "row"
     DEAD_LETTER = "dead_letter"
     NO_ROW = "no_row"
-    BROUGHT = "brought"
+    LOADED = "brought"
     """Done, but the file that has it cannot be determined."""
     GIVEN_UP = "given_up"
     TAKEN_BACK = "taken_back"
@@ -71,7 +71,7 @@ class OffsetReport:
     held: Held | None = None
     kafka_end: Position | None = None
     """None where Kafka did not answer in time."""
-    owed_to: tuple[str, ...] = ()
+    lacked_by: tuple[str, ...] = ()
     """Tables that still lack their part of it."""
 
     @property
@@ -98,7 +98,7 @@ class OffsetReport:
         if counts is not None and any(span.start <= self.query.offset < span.end for span in counts.given_up):
             return OffsetLocation.GIVEN_UP
         not_inspected = any(holder.rows is None for holder in self.holders)
-        return OffsetLocation.BROUGHT if not_inspected or not self.kafka_columns else OffsetLocation.NO_ROW
+        return OffsetLocation.LOADED if not_inspected or not self.kafka_columns else OffsetLocation.NO_ROW
 
     def _unknown(self) -> OffsetLocation:
         if self.loaded.older is not None:

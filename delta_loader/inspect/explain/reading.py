@@ -101,7 +101,7 @@ class Explainer:
             staged_to=None if partition is None else partition.staged_to,
             held=None if partition is None else partition.held,
             kafka_end=None if partition is None else partition.kafka_end,
-            owed_to=tuple(
+            lacked_by=tuple(
                 missing.url
                 for missing in seen.deferred
                 if missing.partition == topic_partition and missing.span.covers(Position(offset))

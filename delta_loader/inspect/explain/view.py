@@ -180,7 +180,7 @@ def offset_to_text(story: OffsetReport) -> str:
         oldest = story.loaded.oldest_version
         lines.append(f"  which version loaded it is no longer known: the log begins with version {oldest}")
     lines += [f"  {_holder_words(holder)}" for holder in story.holders if holder.rows != 0]
-    lines += [f"  {url} still lacks its rows, and gets them before anything later" for url in story.owed_to]
+    lines += [f"  {url} still lacks its rows, and gets them before anything later" for url in story.lacked_by]
     return joined([*lines, *(f"  {line}" for line in _to_come_lines(story))])
 
 
@@ -210,7 +210,7 @@ def _verdict(story: OffsetReport) -> str:  # noqa: PLR0911 - one for each case
 
 _SENTENCES = {
     OffsetLocation.DEAD_LETTER: "it is a dead letter",
-    OffsetLocation.BROUGHT: "it is loaded; which row it is, or whether it has one, is unknown",
+    OffsetLocation.LOADED: "it is loaded; which row it is, or whether it has one, is unknown",
     OffsetLocation.GIVEN_UP: "given up: an operator declared everything up to there done, and no writer staged it",
     OffsetLocation.STAGED: "staged, and not loaded yet: the next load adds it",
     OffsetLocation.HELD: "staged, and not loaded: its Kafka partition is held",
@@ -302,7 +302,7 @@ def offset_to_json(story: OffsetReport) -> Json:
         "staged_to": story.staged_to,
         "kafka_end": story.kafka_end,
         "held": None if story.held is None else {"reason": story.held.reason, "remedy": story.held.remedy},
-        "owed_to": list(story.owed_to),
+        "owed_to": list(story.lacked_by),
     }
 
 

@@ -64,7 +64,11 @@ def test_first_of_several_tables_is_the_main_table() -> None:
     assert stream == other
     assert stream.tables == ("/data/a", "/data/clicks", "/data/a_dead_letters")
     assert stream.at("/data/clicks").layout.partition_by == ("day",)
-    assert [key for key, _ in stream.places] == ["streams[].table", "streams[].dead_letters", "streams[].tables[0]"]
+    assert [key for key, _ in stream.table_locations] == [
+        "streams[].table",
+        "streams[].dead_letters",
+        "streams[].tables[0]",
+    ]
 
 
 def test_catalog_names_are_resolved_in_sections() -> None:

@@ -18,7 +18,7 @@ from common.cli import ConfigArgument, PrintConfigOption, new_app, run, settings
 from common.errors import ConfigError
 from common.settings import FromOffsets, FromTimestamp, Settings, StartAt, Stream
 from common.settings.load import load_settings, parse_settings, print_settings
-from common.settings.places import STAGE_FOLDERS
+from common.settings.locations import STAGE_FOLDERS
 from common.settings.section import fields_of
 from common.spans import Partition, Topic
 from common.stage.agreed_columns import COLUMNS

@@ -114,10 +114,10 @@ ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
             OffsetLocation.NO_ROW,
             "a tombstone (2 in that span), or not a record",
         ),
-        (story(5, *LOADED, kafka_columns=False), OffsetLocation.BROUGHT, "is unknown"),
+        (story(5, *LOADED, kafka_columns=False), OffsetLocation.LOADED, "is unknown"),
         (
             story(5, *LOADED, holders=(replace(ROW, rows=None, problem="it is gone"),)),
-            OffsetLocation.BROUGHT,
+            OffsetLocation.LOADED,
             "it is gone",
         ),
         (story(5, other(0), load(1, 0, 20, given_up=(span(0, 9),))), OffsetLocation.GIVEN_UP, "given up"),
