@@ -1,13 +1,14 @@
-/* A batch of Avro records into their JSON texts, one behind the other; each is taken exactly, or not at all.
+/* Converts a batch of Avro records to JSON texts, one after the other. Each record is taken exactly, or not at all.
 
    Rules:
 
-   1. The text of a record is that which `stage_writer/decode/binary/avro.py` makes, byte by byte. Whatever is odd about
-      a record (ends early, bytes behind it, no UTF-8, a number beyond its type, NaN, a time beyond the year 9999, a key
-      twice in a map) has it not taken: its text is undone, and who calls reads it another way.
-   2. Hostile bytes are the normal case: every step is bounded by the record's end, depth by the schema, which contains
-      nothing that contains itself, and the length of an array by its bytes: each item has one at least.
-   3. No global state. A reader is for one thread at a time. Its texts live from `kde_avro_read` to `kde_avro_take`. */
+   1. The text of a record is the one that `stage_writer/decode/binary/avro.py` makes, byte by byte. An unusual record
+      (it ends early, bytes follow it, it is not UTF-8, a number beyond its type, NaN, a time beyond the year 9999, a
+      key twice in a map) is not taken: its text is undone, and the caller reads it in another way.
+   2. Hostile bytes are the normal case. Every step is bounded by the record's end; depth is bounded by the schema,
+      which contains nothing that contains itself; the length of an array is bounded by its bytes, one for each item.
+   3. No global state. A reader is used by one thread at a time. Its texts live from `kde_avro_read` to
+      `kde_avro_take`. */
 
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +32,7 @@ struct avro_node {
     int32_t kind, bits, size, digits, child_count;
     bool zone;
     avro_node *children;
-    const uint8_t *begin; /* as a field: what comes before its value, name and all; as a symbol: its text */
+    const uint8_t *begin; /* as a field: the text before its value, name included; as a symbol: its text */
     int32_t begin_size;
 };
 
@@ -64,7 +65,7 @@ static inline bool put(avro_reader *self, const void *bytes, int64_t size) {
 
 #define PUT(text) put(self, text, (int64_t)sizeof(text) - 1)
 
-/* A whole number in zigzag form; NULL where it does not end, or has more than 64 bits. */
+/* Reads an integer in zigzag encoding; NULL if it does not end, or has more than 64 bits. */
 static inline text read_long(text at, text end, int64_t *found) {
     uint64_t bits = 0;
     for (int shift = 0; shift < 64; shift += 7) {
@@ -99,14 +100,14 @@ static inline bool put_integer(avro_reader *self, int64_t number) {
     return (number >= 0 || PUT("-")) && put(self, digits + first, 20 - first);
 }
 
-/* With the fewest digits that are the same number, and an exponent only where Python writes one. */
+/* Writes a number with the fewest digits that identify it, and an exponent only where Python writes one. */
 static bool put_digits(avro_reader *self, double number, bool exponent) {
     char text[40];
     int written = 0;
     uint64_t bits;
     memcpy(&bits, &number, sizeof bits);
     if ((bits & 0xFFFFFFFFFFFFFu) == 0) {
-        return false; /* the numbers beside a power of two are at two distances: the nearest text may not be it */
+        return false; /* at a power of two the neighbors are at different distances: the text may be wrong */
     }
     for (int precision = 15; precision <= 17; precision++) {
         written = snprintf(text, sizeof text, "%.*g", precision, number);
@@ -117,7 +118,7 @@ static bool put_digits(avro_reader *self, double number, bool exponent) {
             break;
         }
     }
-    for (int place = 0; place < written; place++) { /* another locale has another sign */
+    for (int place = 0; place < written; place++) { /* other locales have another decimal sign */
         const char sign = text[place];
         if (!(is_digit((uint8_t)sign) || sign == '.' || sign == '-' || (exponent && (sign == 'e' || sign == '+')))) {
             return false;
@@ -126,7 +127,7 @@ static bool put_digits(avro_reader *self, double number, bool exponent) {
     return memchr(text, exponent ? 'e' : '.', (size_t)written) != NULL && put(self, text, written);
 }
 
-/* A number as Python writes it. */
+/* Writes a number as Python does. */
 static bool put_double(avro_reader *self, double number) {
     static const double powers[] = {1e1, 1e2, 1e3, 1e4, 1e5, 1e6};
     const double size = number < 0 ? -number : number;
@@ -140,7 +141,7 @@ static bool put_double(avro_reader *self, double number) {
     for (int places = 1; places <= 6; places++) {
         const double near = size * powers[places - 1];
         if (near >= 1e15) {
-            break; /* beyond fifteen digits several texts are the same number, and this finds any of them */
+            break; /* beyond fifteen digits several texts stand for one number, and this may find any of them */
         }
         const double scaled = (double)(int64_t)(near + 0.5);
         if (scaled / powers[places - 1] == size) {
@@ -174,7 +175,7 @@ static bool put_escape(avro_reader *self, uint8_t sign) {
     return put(self, text, 6);
 }
 
-/* The bytes of a string, quoted. */
+/* Writes the bytes of a string, quoted. */
 static bool put_string(avro_reader *self, text at, text end) {
     if (!space(self, end - at + 2)) {
         return false;
@@ -199,7 +200,7 @@ static bool put_string(avro_reader *self, text at, text end) {
     return PUT("\"");
 }
 
-/* Bytes with their length before them. */
+/* Reads bytes that follow their length. */
 static inline text read_bytes(text at, text end, int64_t *size) {
     at = read_long(at, end, size);
     return at == NULL || *size < 0 || *size > end - at ? NULL : at;
@@ -231,7 +232,7 @@ static bool put_base64(avro_reader *self, text at, int64_t size) {
     return true;
 }
 
-/* A decimal of up to eight bytes. */
+/* Writes a decimal of up to eight bytes. */
 static bool put_decimal(avro_reader *self, text at, int64_t size, int32_t scale) {
     uint8_t digits[64];
     uint64_t bits;
@@ -260,7 +261,7 @@ static inline void put_two(uint8_t *out, int number) {
     out[1] = (uint8_t)('0' + number % 10);
 }
 
-/* Days since 1970 as YYYY-MM-DD; false beyond the years 1 to 9999. */
+/* Days since 1970 as YYYY-MM-DD; false outside the years 1 to 9999. */
 static bool write_day(uint8_t out[10], int64_t days) {
     if (days < -719162 || days > 2932896) {
         return false;
@@ -331,7 +332,7 @@ static bool put_time(avro_reader *self, int64_t value, int32_t places, bool zone
 
 static text read_avro(avro_reader *self, const avro_node *node, text at, text end);
 
-/* The size of the next block of an array or a map; 0 is the end. */
+/* Reads the number of items in the next block of an array or a map; 0 is the end. */
 static text read_block(text at, text end, int64_t *items) {
     int64_t bytes;
     at = read_long(at, end, items);
@@ -442,7 +443,7 @@ static text read_whole(avro_reader *self, const avro_node *node, text at, text e
     }
 }
 
-/* A union's member, or an enum's symbol. */
+/* Reads a union's member, or an enum's symbol. */
 static text read_choice(avro_reader *self, const avro_node *node, text at, text end) {
     int64_t place;
     at = read_long(at, end, &place);
@@ -506,7 +507,7 @@ static bool set_avro(avro_reader *self, int32_t place, const int32_t *parts, int
     if (kind < 0 || kind >= A_KINDS || parts[4] < 0 || parts[6] < 0 || parts[7] < 0 ||
         (int64_t)parts[6] + parts[7] > texts_size || parts[3] < 0 || (needs_one && count != 1) ||
         (count > 0 && (first <= place || count > self->count - first)) || depths[place] > DEEPEST_PLAN) {
-        return false; /* children come behind their parent, so there is no circle */
+        return false; /* children come after their parent, so there is no cycle */
     }
     for (int32_t child = 0; child < count; child++) {
         depths[first + child] = depths[place] + 1;
@@ -523,9 +524,9 @@ static bool set_avro(avro_reader *self, int32_t place, const int32_t *parts, int
     return true;
 }
 
-/* A reader of records. `parts` has A_PARTS numbers for each node: kind, bits, size, digits, twice how many children and
-   one for a zone, the first one's place, where its text begins in `texts`, its size. NULL without memory, and for what
-   is no plan. */
+/* Makes a reader of records. `parts` has A_PARTS numbers for each node: kind, bits, size, digits, twice the number of
+   children (plus one for a time with a zone), the index of the first child, the offset of its text in `texts`, and the
+   text's size. NULL if memory is short, or if this is not a plan. */
 PUBLIC avro_reader *kde_avro_new(const int32_t *parts, int32_t count, const uint8_t *texts, int64_t texts_size) {
     avro_reader *self = calloc(1, sizeof *self);
     int32_t *depths = count > 0 ? calloc((size_t)count, sizeof *depths) : NULL;
@@ -550,9 +551,9 @@ PUBLIC avro_reader *kde_avro_new(const int32_t *parts, int32_t count, const uint
     return self;
 }
 
-/* Read records, each from its offset in `data`, of `size` bytes, to the next; one verdict for each, and for each taken
-   one the end of its text behind the one before (`ends` has room for all). The bytes of all texts; -1 without memory,
-   or when offsets are none. */
+/* Reads records: each from its offset in `data`, of `size` bytes, up to the next offset. Sets a verdict for each, and
+   for each record taken the end of its text (`ends` has room for all; texts follow one another). Returns the bytes of
+   all texts; -1 if memory is short or the offsets are invalid. */
 PUBLIC int64_t kde_avro_read(avro_reader *self, const uint8_t *data, int64_t size, const int64_t *offsets,
                              int64_t count, uint8_t *verdicts, int64_t *ends) {
     self->length = 0;
@@ -577,7 +578,7 @@ PUBLIC int64_t kde_avro_read(avro_reader *self, const uint8_t *data, int64_t siz
     return self->length;
 }
 
-/* Copy the texts out, and forget them. */
+/* Copies the texts out, and forgets them. */
 PUBLIC void kde_avro_take(avro_reader *self, uint8_t *target) {
     if (self->length > 0) {
         memcpy(target, self->out.bytes, (size_t)self->length);

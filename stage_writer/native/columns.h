@@ -1,13 +1,13 @@
-/* Columns that grow: Arrow's buffers for one node of a schema, and for those below it.
+/* Growing columns: the Arrow buffers for one node of a schema and the nodes below it.
 
    Rules:
 
-   1. A node's entries are as many as its parent wants of it: of a struct's parts one for each of its entries. So what
-      a message has added, up to where it was not taken, is undone from the top, by lengths alone (`cut_back`).
-   2. There are no validity bits before the first null. Bits are set or cleared when an entry is added, so what a
-      message that was undone has left there is of no consequence.
-   3. Every growth is checked. Offsets are of 32 bits: beyond 2^31 - 1 nothing grows, and the reading fails as it does
-      without memory. */
+   1. A node has as many entries as its parent needs: a part of a struct has one for each of the struct's entries. So
+      what an untaken message has added is undone from the top, by lengths alone (`cut_back`).
+   2. There are no validity bits before the first null. Bits are set or cleared when an entry is added, so those that an
+      undone message has left do not matter.
+   3. Every growth is checked. Offsets have 32 bits: beyond 2^31 - 1 nothing grows, and reading fails as it does if
+      memory is short. */
 
 #ifndef KDE_COLUMNS_H
 #define KDE_COLUMNS_H
@@ -23,7 +23,7 @@ enum kind {
 
 typedef struct {
     uint8_t *bytes;
-    int64_t capacity, expected; /* bytes; and how many the last block needed */
+    int64_t capacity, expected; /* in bytes; and how many the last block needed */
 } area;
 
 typedef struct node node;
@@ -33,13 +33,13 @@ struct node {
     node *children;       /* one after the other */
     wide limit;           /* of a decimal's units */
     int64_t length;
-    area validity, values, data; /* values are fixed in width, bits, or offsets into data or children */
-    /* As a field: its name in UTF-8, and the first sixteen bytes of it with a quote behind, as words under masks. */
+    area validity, values, data; /* values: fixed width, bits, or offsets into data or children */
+    /* As a field: its name in UTF-8, and the first sixteen bytes of the name and its closing quote, as masked words. */
     const uint8_t *name;
     int32_t name_size;
     bool is_plain_name;
     uint64_t words[2], masks[2];
-    /* As a struct: its fields by hash, and which one came after each the last time; the first stands for none. */
+    /* As a struct: its fields by hash, and which one followed each the last time; the first entry stands for none. */
     int32_t *slots, *after;
     uint32_t slot_mask;
 };
@@ -59,7 +59,7 @@ static inline int32_t width(int32_t kind) {
     }
 }
 
-/* Room for so many bytes. */
+/* Makes room for `needed` bytes. */
 static bool grow(area *place, int64_t needed) {
     int64_t capacity = place->capacity * 2;
     uint8_t *bytes;
@@ -70,7 +70,7 @@ static bool grow(area *place, int64_t needed) {
         capacity = needed;
     }
     capacity = (capacity + 1023) & ~(int64_t)1023;
-#ifdef KDE_EXACT_ROOM /* so that a sanitizer sees what was not asked for */
+#ifdef KDE_EXACT_ROOM /* so that a sanitizer detects access to more than was requested */
     capacity = needed;
 #endif
     if ((uint64_t)capacity > SIZE_MAX / 2) {
@@ -87,7 +87,7 @@ static bool grow(area *place, int64_t needed) {
 
 static inline bool room(area *place, int64_t needed) { return needed <= place->capacity || grow(place, needed); }
 
-/* Bytes behind the first `size` ones. */
+/* Appends bytes after the first `size` ones. */
 static inline bool add_bytes(area *place, int64_t *size, const uint8_t *from, int64_t count) {
     if (count > INT32_MAX - *size || !room(place, *size + count)) {
         return false;
@@ -108,7 +108,7 @@ static inline int32_t offset_at(const node *at, int64_t entry) {
     return offset;
 }
 
-/* The end of the entry that is being added. */
+/* Sets the end of the entry that is being added. */
 static inline bool add_offset(node *at, int64_t offset) {
     const int32_t narrow = (int32_t)offset;
     if (offset > INT32_MAX || !room(&at->values, (at->length + 2) * 4)) {
@@ -132,7 +132,7 @@ static bool begin_validity(node *at) {
     return true;
 }
 
-/* The entry's end, when its value is where it belongs. */
+/* Ends an entry whose value is in place. */
 static inline bool end_entry(node *at, bool valid) {
     if (!valid && at->validity.bytes == NULL && !begin_validity(at)) {
         return false;

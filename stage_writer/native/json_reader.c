@@ -1,14 +1,14 @@
-/* A batch of JSON messages into Arrow's columns in one pass; each message is taken exactly, or not at all.
+/* Decodes a batch of JSON messages into Arrow columns in one pass. Each message is taken exactly, or not at all.
 
    Rules:
 
-   1. Each message is read by itself, and nothing of another one is looked at but by loads that stay within the buffer.
-      Whatever is odd about a message (not JSON, not UTF-8, a declared field twice, a value of another type or that the
-      type does not hold exactly, deep nesting) has it not taken: its part of the columns is undone, and who calls reads
-      it another way. So a fault of this file can be one of two only: too little taken, which costs time, or too much.
-   2. Hostile bytes are the normal case: every step is bounded by the message's end, depth by the schema and by
-      `DEEPEST`, and growth as `columns.h` says. There is no undefined behaviour to rely on.
-   3. No global state. A reader is for one thread at a time. Its columns live from `kde_read` to `kde_take`. */
+   1. Each message is read by itself; only loads that stay within the buffer may touch bytes of another one. An unusual
+      message (not JSON, not UTF-8, a declared field twice, a value of another type or one that the type cannot hold
+      exactly, deep nesting) is not taken: its part of the columns is undone, and the caller reads it in another way. So
+      this file can only fail in two ways: by taking too little, which costs time, or too much.
+   2. Hostile bytes are the normal case. Every step is bounded by the message's end, depth by the schema and `DEEPEST`,
+      and growth by the rules of `columns.h`. Nothing relies on undefined behavior.
+   3. No global state. A reader is used by one thread at a time. Its columns live from `kde_read` to `kde_take`. */
 
 #include "columns.h"
 
@@ -28,7 +28,7 @@ typedef struct {
     uint8_t *names;
     uint64_t *powers;
     area key;
-    text limit, skipped; /* and a long value of a field without a column, in the block that is being read */
+    text limit, skipped; /* also a long value of a field without a column, in the block that is being read */
     int64_t skipped_size;
     bool unknown, without_memory;
 } reader;
@@ -42,7 +42,7 @@ static inline text failed_memory(reader *self) {
 
 static inline text kept(reader *self, bool done, text at) { return done ? at : failed_memory(self); }
 
-/* The content of a string whose opening quote is behind us, unescaped, behind the first `size` bytes. */
+/* Appends the unescaped content of a string to the first `size` bytes; starts after its opening quote. */
 static inline __attribute__((always_inline)) text copy_string(reader *self, area *place, int64_t *size, text at, text end) {
     text begin = at;
     for (;;) {
@@ -78,7 +78,7 @@ static inline __attribute__((always_inline)) text copy_string(reader *self, area
     }
 }
 
-/* The same for `key`, where what is rare has its strings. */
+/* Like `copy_string`, into `key`, the buffer that uncommon code uses for strings. */
 static __attribute__((noinline)) text copy_key(reader *self, int64_t *size, text at, text end) {
     *size = 0;
     return copy_string(self, &self->key, size, at, end);
@@ -123,7 +123,7 @@ static text read_base64(reader *self, node *at, text from, text end) {
     return from == end ? NULL : end_bytes(self, at, size, from + 1);
 }
 
-/* Base64, also in a string with escapes: some producers write each slash as `\/`. Rarely wanted, so out of the way. */
+/* Reads base64, also in a string with escapes: some producers write each slash as `\/`. Rarely used, so not inlined. */
 static __attribute__((noinline)) text read_binary(reader *self, node *at, text from, text end) {
     int64_t size;
     text behind = read_base64(self, at, from, end);
@@ -156,7 +156,7 @@ static text read_hex(reader *self, node *at, text from, text end) {
     return from == end ? NULL : end_bytes(self, at, size, from + 1);
 }
 
-/* A number, or where it may be a string of just one. */
+/* Reads a number, or a string of one where that is allowed. */
 static inline text read_quotable(text at, text end, bool may_be_quoted, number *found) {
     const bool quoted = may_be_quoted && *at == '"';
     at = read_number(at + quoted, end, found);
@@ -204,7 +204,7 @@ static text read_floating(reader *self, node *at, text from, text end) {
         return kept(self, add_fixed(at, &value, 8), from);
     }
     if (value > FLT_MAX || value < -FLT_MAX) {
-        return NULL; /* some of them are rounded to FLT_MAX; who calls knows */
+        return NULL; /* some of them round to FLT_MAX; the caller decides */
     }
     const float narrow = (float)value;
     return kept(self, add_fixed(at, &narrow, 4), from);
@@ -275,7 +275,7 @@ static inline int32_t find_field(const node *at, text name, int64_t size) {
     }
 }
 
-/* Whether the field's name and a quote stand here. */
+/* Whether the field's name and a quote are here. */
 static inline bool is_named(const node *field, text at, text end, text limit) {
     const int32_t size = field->name_size;
     if (!field->is_plain_name || end - at <= size) {
@@ -292,8 +292,8 @@ static inline bool is_named(const node *field, text at, text end, text limit) {
     return at[size] == '"' && memcmp(at, field->name, (size_t)size) == 0;
 }
 
-/* Past the name of a member, whose opening quote is behind us, and the colon and space behind it. `*field` is the
-   field of that name, or -1; `last` the one before. */
+/* Skips a member's name, whose opening quote was read, and the colon and space after it. `*field` becomes the field of
+   that name, or -1; `last` is the previous one. */
 static inline text read_name(reader *self, node *at, text from, text end, int32_t last, int32_t *field) {
     const int32_t likely = at->after[last + 1];
     if (is_named(&at->children[likely], from, end, self->limit)) {
@@ -321,7 +321,7 @@ static inline text read_name(reader *self, node *at, text from, text end, int32_
     return from == end || *from != ':' ? NULL : skip_space(from + 1, end);
 }
 
-/* Past the comma and the space behind a member, or past what closes an object or an array, which ends it. */
+/* Skips the comma and space after a member, or the bracket that ends the object or array. */
 static inline text behind_member(text from, text end, uint8_t closing, bool *ended) {
     from = skip_space(from, end);
     if (from == end) {
@@ -334,8 +334,8 @@ static inline text behind_member(text from, text end, uint8_t closing, bool *end
     return *from == ',' ? skip_space(from + 1, end) : NULL;
 }
 
-/* Past the value of a field without a column. One with a schema in each message has the same long value each time: what
-   has the bytes of an object that was skipped in this block is one. */
+/* Skips the value of a field without a column. Records that carry their schema repeat one long value: an object with
+   the bytes of one that was skipped in this block is not parsed again. */
 static __attribute__((noinline)) text skip_unknown(reader *self, text from, text end) {
     if (self->skipped_size > 0 && end - from >= self->skipped_size &&
         memcmp(from, self->skipped, (size_t)self->skipped_size) == 0) {
@@ -349,7 +349,7 @@ static __attribute__((noinline)) text skip_unknown(reader *self, text from, text
     return behind;
 }
 
-/* A struct's object, whose opening brace is behind us. */
+/* Reads a struct's object, whose opening brace was read. */
 static text read_struct(reader *self, node *at, text from, text end) {
     const int64_t entry = at->length;
     int32_t seen = 0, last = -1;
@@ -427,8 +427,8 @@ static inline bool is_same_key(const node *keys, int64_t left, int64_t right) {
            (size == 0 || memcmp(keys->data.bytes + other, keys->data.bytes + begin, (size_t)size) == 0);
 }
 
-/* Whether the keys of a map, from its first one to the last key there is, are all different. False also for keys that
-   are made to collide, and without memory. */
+/* Whether the keys of a map, from its first one to the last key so far, are all different. False also for keys that are
+   made to collide, and if memory is short. */
 static __attribute__((noinline)) bool are_different(reader *self, const node *keys, int64_t first) {
     const int64_t count = keys->length - first;
     if (count <= FEW_MAP_KEYS) {
@@ -449,7 +449,7 @@ static __attribute__((noinline)) bool are_different(reader *self, const node *ke
         self->without_memory = true;
         return false;
     }
-    int32_t *seen = (int32_t *)(void *)self->key.bytes; /* which no name is in now */
+    int32_t *seen = (int32_t *)(void *)self->key.bytes; /* which holds no name now */
     memset(seen, 0xFF, (size_t)slots * sizeof *seen);
     for (int64_t key = first; key < keys->length; key++) {
         const int32_t begin = offset_at(keys, key);
@@ -637,7 +637,7 @@ static bool set_node(reader *self, int32_t place, const int32_t *parts, int64_t 
     if (kind < 0 || kind >= KINDS || (kind == STRUCT ? count < 1 : count != wanted) || precision < 0 ||
         precision > 38 || scale < 0 || scale > 38 || parts[6] < 0 || parts[7] < 0 ||
         (int64_t)parts[6] + parts[7] > names_size || (count > 0 && (first <= place || count > self->count - first))) {
-        return false; /* children come behind their parent, so there is no circle */
+        return false; /* children come after their parent, so there is no cycle */
     }
     at->kind = kind;
     at->nullable = (parts[1] & NULLABLE) != 0;
@@ -663,8 +663,9 @@ static void *copied(const void *bytes, size_t size) {
     return copy;
 }
 
-/* A reader of records. `parts` has PARTS numbers for each node: kind, flags, precision, scale, how many children,
-   the first one's place, where its name begins in `names`, its size. NULL without memory, and for what is no schema. */
+/* Makes a reader of records. `parts` has PARTS numbers for each node: kind, flags, precision, scale, number of
+   children, index of the first child, offset of its name in `names`, and the name's size. NULL if memory is short, or
+   if this is not a schema. */
 PUBLIC reader *kde_new(const int32_t *parts, int32_t count, const uint8_t *names, int64_t names_size,
                        const uint64_t *powers) {
     reader *self = calloc(1, sizeof *self);
@@ -698,15 +699,16 @@ PUBLIC reader *kde_new(const int32_t *parts, int32_t count, const uint8_t *names
 static void forget(reader *self) {
     for (int32_t place = 0; place < self->count; place++) {
         node *at = &self->nodes[place];
-        release(&at->validity, 0); /* whether there are nulls again is not known */
-        release(&at->data, data_bytes(at)); /* which the offsets tell */
+        release(&at->validity, 0); /* whether the next block has nulls is unknown */
+        release(&at->data, data_bytes(at)); /* as the offsets say */
         release(&at->values, value_bytes(at));
         at->length = 0;
     }
 }
 
-/* Read messages, each from its offset in `data`, of `size` bytes, to the next; one verdict for each. How many were
-   taken; -1 without memory, or when offsets are none. What was read before and not taken out is forgotten. */
+/* Reads messages: each from its offset in `data`, of `size` bytes, up to the next offset. Sets a verdict for each.
+   Returns how many were taken; -1 if memory is short or the offsets are invalid. Messages that were read before and not
+   taken out are forgotten. */
 PUBLIC int64_t kde_read(reader *self, const uint8_t *data, int64_t size, const int32_t *offsets, int64_t count,
                         uint8_t *verdicts) {
     forget(self);
@@ -730,7 +732,7 @@ PUBLIC int64_t kde_read(reader *self, const uint8_t *data, int64_t size, const i
     return self->nodes[0].length;
 }
 
-/* For each node: its entries, and the bytes of its validity (0 when nothing is null), values and data. */
+/* Sets for each node the number of entries, and the bytes of its validity (0 without nulls), values and data. */
 PUBLIC void kde_sizes(const reader *self, int64_t *sizes) {
     for (int32_t place = 0; place < self->count; place++, sizes += SIZES) {
         const node *at = &self->nodes[place];
@@ -747,7 +749,7 @@ static inline void copy_out(uint8_t *target, const area *place, int64_t size) {
     }
 }
 
-/* Copy the columns out, and forget them. `targets` has three for each node, of the sizes that `kde_sizes` gave. */
+/* Copies the columns out, and forgets them. `targets` has three for each node, of the sizes from `kde_sizes`. */
 PUBLIC void kde_take(reader *self, uint8_t *const *targets) {
     for (int32_t place = 0; place < self->count; place++, targets += 3) {
         const node *at = &self->nodes[place];

@@ -1,17 +1,17 @@
-/* Messages out of a queue of librdkafka's, into Arrow's columns, without an object for each.
+/* Takes messages from a queue of librdkafka into Arrow columns, without an object for each.
 
    Rules:
 
-   1. librdkafka is not linked: its functions are given, those of the very library that the consumer is of. What is used
-      of it is public: the functions, and the fields of a message.
+   1. librdkafka is not linked: its functions are passed in, from the library that the consumer uses. Only its public
+      interface is used: the functions, and the fields of a message.
    2. A call takes few messages at a time from the queue, while they are in the processor's cache, and frees them.
-   3. Offsets are of 32 bits (`columns.h`): beyond 2^31 - 1 bytes the taking fails, as it does without memory.
-   4. Errors and ends of partitions come through the queue as messages do, and are kept apart.
-   5. Headers are read for the topics that want them only: librdkafka does not even parse the others. Headers that it
-      cannot parse become one with a name that is not UTF-8, so that what reads the names refuses the message.
-   6. A partition that its topic no longer has is reported by an error in its queue that is no message: librdkafka calls
-      the client's error callback, in the thread that takes. Whose callback it is ends the process outside of calls of
-      its own, so while a thread takes, errors are not passed on to it. */
+   3. Offsets have 32 bits (`columns.h`): beyond 2^31 - 1 bytes taking fails, as it does if memory is short.
+   4. Errors and ends of partitions arrive through the queue like messages, and are stored separately.
+   5. Headers are read only for the topics that need them: librdkafka does not even parse the others. Headers that it
+      cannot parse become one with a name that is not UTF-8, so the code that reads the names refuses the message.
+   6. A partition that its topic no longer has is reported by an error in its queue that is not a message: librdkafka
+      calls the client's error callback, in the thread that takes. Outside of calls of its own, confluent-kafka's
+      callback would end the process, so errors are not passed on while a thread takes. */
 
 #include "columns.h"
 
@@ -53,7 +53,7 @@ typedef struct {
     calls calls;
     void *queue;
     node columns[COLUMNS];
-    area runs, problems, names, texts; /* of a run: topic, partition, first message, leader epoch */
+    area runs, problems, names, texts; /* a run: topic, partition, first message, leader epoch */
     area with_headers;                 /* the numbers of the topics whose headers are read */
     int64_t run_count, problem_count, names_size, texts_size, topic_count, with_headers_count;
     int64_t guess_bytes, last_topic, last_partition, last_epoch;
@@ -71,8 +71,8 @@ static void report_error(void *client, int error, const char *reason, void *opaq
     }
 }
 
-/* The callback that a client is to have in place of the given one (rule 6), which is the same for all clients.
-   A client without one leaves it. */
+/* Returns the callback to set in place of a client's own (rule 6), the same for all clients. A client without one keeps
+   none. */
 PUBLIC error_callback *kde_guard_errors(error_callback *callback) {
     if (callback != NULL && callback != report_error) {
         guarded = callback;
@@ -118,7 +118,8 @@ PUBLIC taker *kde_taker_new(const calls *given, void *queue) {
     return self;
 }
 
-/* The number of a topic, by its name, which are one after the other, each with its zero; -1 without memory. */
+/* The number of a topic, by its name. Names are stored one after the other, each with its zero byte. -1 if memory is
+   short. */
 static int64_t number_of(taker *self, const char *name) {
     const int64_t size = (int64_t)strlen(name) + 1;
     int64_t place = 0;
@@ -179,7 +180,7 @@ static inline bool add_binary(node *at, const uint8_t *bytes, size_t size) {
            end_entry(at, true);
 }
 
-/* Rule 5. Before the first topic that wants headers the columns for them are empty. */
+/* Rule 5. The columns for headers are empty before the first topic that needs them. */
 static bool add_headers(taker *self, const message *found) {
     node *lists = &self->columns[HEADERS], *keys = &self->columns[HEADER_KEYS], *values = &self->columns[HEADER_VALUES];
     static const uint8_t unreadable[] = {0xFF};
@@ -207,7 +208,7 @@ static bool add_headers(taker *self, const message *found) {
     return add_offset(lists, keys->length) && end_entry(lists, true);
 }
 
-/* Read the headers of a topic's messages from now on; false without memory. */
+/* Reads the headers of a topic's messages from now on; false if memory is short. */
 PUBLIC bool kde_taker_read_headers(taker *self, const char *name) {
     const int64_t number = number_of(self, name);
     self->last_topic = -1;
@@ -245,8 +246,7 @@ static bool add_message(taker *self, const message *found, const void **topic) {
            add_binary(&self->columns[KEYS], found->key, found->key_size);
 }
 
-/* What the messages hold: their values, keys and headers, and what each takes up in the columns. Tombstones have no
-   value. */
+/* The size of the messages held: values, keys, headers, and their entries in the columns. Tombstones have no value. */
 static int64_t held_bytes(const taker *self) {
     const node *values = &self->columns[VALUES], *keys = &self->columns[KEYS];
     const node *header_keys = &self->columns[HEADER_KEYS];
@@ -254,8 +254,9 @@ static int64_t held_bytes(const taker *self) {
            data_bytes(&self->columns[HEADER_VALUES]) + header_keys->length * HEADER_BYTES;
 }
 
-/* Take what is in the queue, or wait so long for the first message; until there are `most` messages, or about so many
-   bytes, with those that were taken before. How many there are; -1 without memory: then all are lost. */
+/* Takes what is in the queue, or waits up to the timeout for the first message; until there are `most` messages, or
+   about `most_bytes`, including those taken before. Returns how many are held; -1 if memory is short: then all are
+   lost. */
 PUBLIC int64_t kde_taker_take(taker *self, int64_t most, int64_t most_bytes, int timeout_ms, int64_t *bytes_taken) {
     message *found[AT_ONCE];
     const void *topic = NULL;
@@ -297,7 +298,7 @@ PUBLIC int64_t kde_taker_take(taker *self, int64_t most, int64_t most_bytes, int
     return self->columns[OFFSETS].length;
 }
 
-/* Sizes of all that `kde_taker_give` gives, and the number of topics. */
+/* Sets the sizes of everything that `kde_taker_give` copies, and the number of topics. */
 PUBLIC void kde_taker_sizes(const taker *self, int64_t *sizes) {
     const node *values = &self->columns[VALUES], *keys = &self->columns[KEYS], *lists = &self->columns[HEADERS];
     const node *header_keys = &self->columns[HEADER_KEYS], *header_values = &self->columns[HEADER_VALUES];
@@ -340,10 +341,10 @@ static void put_validity(uint8_t *target, const node *from) {
     }
 }
 
-/* Copy all out, and forget it; but the values' bytes, which are handed over, for `kde_bytes_free`. Targets: offsets,
-   timestamps, offsets of values and of keys, validity of values and of keys, bytes of keys, runs, problems, texts,
-   names; offsets of headers, of their keys and of their values, validity of headers and of their values, bytes of their
-   keys and of their values. */
+/* Copies everything out, and forgets it. The values' bytes are handed over instead: free them with `kde_bytes_free`.
+   Targets: offsets, timestamps, offsets of values and of keys, validity of values and of keys, bytes of keys, runs,
+   problems, texts, names; offsets of headers, of their keys and of their values, validity of headers and of their
+   values, bytes of their keys and of their values. */
 PUBLIC uint8_t *kde_taker_give(taker *self, uint8_t *const *targets) {
     node *values = &self->columns[VALUES], *keys = &self->columns[KEYS];
     const int64_t length = values->length;

@@ -2,10 +2,10 @@
 
    Rules:
 
-   1. A function takes where it begins and where the message ends, and gives where it stopped: NULL when the text is
-      not what was looked for. No byte at `end` or behind it is looked at, but by `plain_run`, which may load bytes up
-      to `limit`, the end of the buffer that the message lies in.
-   2. Whatever is taken here is JSON by RFC 8259 and UTF-8 by RFC 3629, with no half of a surrogate pair. */
+   1. A function takes its start and the message's end, and returns where it stopped: NULL if the text is not what was
+      expected. No byte at `end` or after it is read, except by `plain_run`, which may load bytes up to `limit`, the end
+      of the buffer that contains the message.
+   2. Everything that is accepted here is JSON by RFC 8259 and UTF-8 by RFC 3629, without unpaired surrogates. */
 
 #ifndef KDE_TEXT_H
 #define KDE_TEXT_H
@@ -88,7 +88,7 @@ static inline text plain_run(text at, text end, text limit) {
 
 static inline bool is_continuation(uint8_t byte) { return (byte & 0xC0) == 0x80; }
 
-/* Past a run of characters beyond ASCII; NULL when they are not UTF-8. */
+/* Skips a run of non-ASCII characters; NULL if they are not UTF-8. */
 static inline text skip_characters(text at, text end) {
     while (at < end && *at >= 0x80) {
         uint8_t first = *at;
@@ -157,7 +157,7 @@ static inline int encode(uint32_t character, uint8_t out[4]) {
     return 4;
 }
 
-/* Past the escape that begins at a backslash; its character in UTF-8 is in `out`. */
+/* Skips the escape that begins at a backslash, and writes its character in UTF-8 to `out`. */
 static inline text unescape(text at, text end, uint8_t out[4], int *size) {
     uint32_t unit, low;
     if (end - at < 2) {
@@ -190,7 +190,7 @@ static inline text unescape(text at, text end, uint8_t out[4], int *size) {
     return at;
 }
 
-/* Past the string whose opening quote is behind us. */
+/* Skips a string whose opening quote was read. */
 static inline text skip_string(text at, text end, text limit) {
     uint8_t character[4];
     int size;
@@ -216,7 +216,7 @@ static inline text skip_string(text at, text end, text limit) {
 }
 
 typedef struct {
-    uint64_t digits;  /* its value is digits * 10^exponent, unless it is too long */
+    uint64_t digits;  /* the value is digits * 10^exponent, unless it is too long */
     int32_t exponent;
     bool negative, too_long, has_exponent;
 } number;
@@ -282,15 +282,16 @@ static inline text read_number(text at, text end, number *found) {
         if (at == begin) {
             return NULL;
         }
-        /* Decimals are as many as a message has bytes, below 2^31: a sum beyond 32 bits is cut off, far from zero. */
+        /* There are fewer than 2^31 decimals, one for each byte of a message at most: a sum beyond 32 bits is cut off,
+           far from zero. */
         int64_t sum = (int64_t)found->exponent + (below ? -(int64_t)exponent : (int64_t)exponent);
         found->exponent = (int32_t)(sum < -INT32_MAX ? -INT32_MAX : sum);
     }
     return at;
 }
 
-/* A number of more than MOST_DIGITS digits: (first.digits * 10^more_count + more) * 10^first.exponent, or a little more
-   than that where it is longer still. */
+/* A number of more than MOST_DIGITS digits: (first.digits * 10^more_count + more) * 10^first.exponent, or slightly more
+   if it is longer still. */
 typedef struct {
     number first;
     uint64_t more;
@@ -298,7 +299,7 @@ typedef struct {
     bool is_longer;
 } long_number;
 
-/* Reads a number once more, which `read_number` has found to be one; a quote before it is passed. */
+/* Reads a number again that `read_number` has accepted; skips a quote before it. */
 static long_number read_long_number(text at, text end) {
     long_number found = {0};
     int32_t each = 0, exponent = 0;
@@ -326,7 +327,7 @@ static long_number read_long_number(text at, text end) {
             if (exponent < MOST_EXPONENT) {
                 exponent = exponent * 10 + (*at - '0');
             } else {
-                found.first.too_long = true; /* beyond counting */
+                found.first.too_long = true; /* too long to be counted */
             }
         }
         int64_t sum = (int64_t)found.first.exponent + (below ? -(int64_t)exponent : (int64_t)exponent);
@@ -341,7 +342,7 @@ static inline text skip_word(text at, text end, const char *word, ptrdiff_t size
 
 enum { DEEPEST = 1024 };
 
-/* Past any value, at whose first sign we are. */
+/* Skips any value, from its first character. */
 static text skip_value(text at, text end, text limit) {
     uint64_t objects[DEEPEST / 64];
     int depth = 0;
@@ -374,7 +375,7 @@ static text skip_value(text at, text end, text limit) {
         if (at == NULL) {
             return NULL;
         }
-        for (;;) { /* behind a value, or behind an opening bracket */
+        for (;;) { /* after a value, or after an opening bracket */
             if (depth == 0) {
                 return at;
             }

@@ -1,6 +1,6 @@
 /* From JSON text to the values of Delta's types, exactly or not at all.
 
-   Each function takes what `stage_writer.decode.strict` takes, or less of it, and gives the same value. */
+   Each function accepts what `stage_writer.decode.strict` accepts, or less, and returns the same value. */
 
 #ifndef KDE_VALUES_H
 #define KDE_VALUES_H
@@ -45,7 +45,7 @@ static inline bool to_integer(const number *found, int64_t *value) {
     return true;
 }
 
-/* The same for a whole number that may be written with a point or an exponent. */
+/* Like the function above, for a whole number that may be written with a point or an exponent. */
 static inline bool to_whole(const number *found, int64_t *value) {
     number whole = *found;
     if (whole.digits == 0) {
@@ -63,12 +63,13 @@ static inline bool to_whole(const number *found, int64_t *value) {
     return to_integer(&whole, value);
 }
 
-/* Five to the power of each exponent from LEAST_POWER to MOST_POWER: the upper 128 bits, for `to_double`. The caller
-   of the library computes them, exactly, with integers of any size. */
+/* Five to the power of each exponent from LEAST_POWER to MOST_POWER: the upper 128 bits, for `to_double`. The library's
+   caller computes them exactly, with integers of any size. */
 enum { LEAST_POWER = -342, MOST_POWER = 308, POWERS = MOST_POWER - LEAST_POWER + 1 };
 
 /* The nearest double, half to even: Clinger's fast path, and the algorithm of Eisel and Lemire ("Number Parsing at a
-   Gigabyte per Second", 2021). False for what they cannot tell, for subnormal doubles and for what is too large. */
+   Gigabyte per Second", 2021). False where these cannot decide, for subnormal doubles and for numbers that are too
+   large. */
 static inline bool to_double(const number *found, const uint64_t *powers, double *value) {
     static const double exact[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                      1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
@@ -105,7 +106,7 @@ static inline bool to_double(const number *found, const uint64_t *powers, double
     }
     const int upper = (int)(product.high >> 63);
     uint64_t mantissa = product.high >> (upper + 9);
-    /* floor(log2(10^exponent)); the exponent is negative too, so no shift. */
+    /* floor(log2(10^exponent)); the exponent may be negative, so no shift. */
     const int32_t scaled = (152170 + 65536) * exponent;
     const int32_t log2 = scaled >= 0 ? scaled / 65536 : -((-scaled + 65535) / 65536);
     int32_t binary = log2 + 63 + upper - zeros + 1023;
@@ -114,7 +115,7 @@ static inline bool to_double(const number *found, const uint64_t *powers, double
     }
     if (product.low <= 1 && exponent >= -4 && exponent <= 23 && (mantissa & 3) == 1 &&
         mantissa << (upper + 9) == product.high) {
-        mantissa &= ~UINT64_C(1); /* halfway, exactly: to even */
+        mantissa &= ~UINT64_C(1); /* exactly halfway: to even */
     }
     mantissa += mantissa & 1;
     mantissa >>= 1;
@@ -130,8 +131,8 @@ static inline bool to_double(const number *found, const uint64_t *powers, double
     return true;
 }
 
-/* The same for a long number: it lies between its first digits and the next number of as many, so where both have one
-   nearest double, that is its own. */
+/* Like `to_double`, for a long number. It lies between its first digits and the next number of as many digits; if both
+   have the same nearest double, that is the result. */
 static __attribute__((noinline)) bool long_to_double(text at, text end, const uint64_t *powers, double *value) {
     const long_number found = read_long_number(at, end);
     number below = found.first, above;
@@ -149,7 +150,7 @@ static inline bool ten_times(wide *value) {
     return high.high == 0 && value->high >= low.high;
 }
 
-/* A tenth of the value, rounded down; gives the last digit. */
+/* Divides by ten, rounding down; returns the last digit. */
 static inline uint64_t divide_by_ten(wide *value) {
     const uint64_t upper = (value->high % 10) << 32 | value->low >> 32;
     const uint64_t lower = (upper % 10) << 32 | (uint32_t)value->low;
@@ -158,12 +159,12 @@ static inline uint64_t divide_by_ten(wide *value) {
     return lower % 10;
 }
 
-/* A value of 10^-decimals in units of 10^-scale; the limit is what it must stay below. */
+/* A value of 10^-decimals in units of 10^-scale; it must stay below the limit. */
 static __attribute__((noinline)) bool to_scale(wide *units, int32_t decimals, int32_t scale, wide limit) {
     if (units->high == 0 && units->low == 0) {
         return true;
     }
-    for (; decimals > scale; decimals--) { /* not zero, so this ends at its last digit that is not */
+    for (; decimals > scale; decimals--) { /* the value is not zero, so this ends at its last digit that is not zero */
         if (divide_by_ten(units) != 0) {
             return false;
         }
@@ -205,7 +206,7 @@ static const int64_t SECOND_US = 1000000, DAY_S = 86400;
 /* 0001-01-01 and 10000-01-01, in days since 1970. */
 static const int64_t FIRST_DAY = -719162, END_DAY = 2932897;
 
-/* Past YYYY-MM-DD; at least ten bytes are there. */
+/* Skips YYYY-MM-DD; at least ten bytes are left. */
 static inline text read_day(text at, int64_t *days) {
     static const uint8_t lengths[13] = {0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
     int32_t century, year, month, day;
@@ -228,11 +229,11 @@ static inline text read_day(text at, int64_t *days) {
     return at + 10;
 }
 
-/* Past the string of a moment, whose opening quote is behind us. */
+/* Skips the string of a date and time, whose opening quote was read. */
 static inline text read_moment(text at, text end, bool with_zone, int64_t *microseconds) {
     int64_t days, shift_s = 0, fraction = 0;
     int32_t hour, minute, second;
-    if (end - at < 20) { /* nineteen of the moment and a quote */
+    if (end - at < 20) { /* nineteen characters and a quote */
         return NULL;
     }
     text clock = read_day(at, &days);
@@ -297,7 +298,7 @@ static inline int sextet(uint8_t sign) {
     return sign == '+' ? 62 : sign == '/' ? 63 : -1;
 }
 
-/* Four signs of base64 as one to three bytes, canonically; 0 when they are none. Only the last four may be padded. */
+/* Four base64 characters as one to three bytes, canonical; 0 if they are invalid. Only the last four may be padded. */
 static inline int read_quartet(text at, uint8_t out[3]) {
     const int first = sextet(at[0]), second = sextet(at[1]), third = sextet(at[2]), fourth = sextet(at[3]);
     if (first < 0 || second < 0) {
