@@ -46,7 +46,7 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: $(STAMP) ## the virtual environment and the jars, exactly as locked; nothing when they are there
+setup: $(STAMP) ## the virtual environment and the jars, exactly as locked; does nothing if they exist
 
 $(STAMP): $(LOCKS)
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 to 3.13 with venv found: install one, or say make PYTHON=/path/to/python3.11"; exit 2; }
@@ -69,13 +69,13 @@ demo: setup ## 336,776 real flights from Kafka into a Delta table (STORE=s3, mot
 services: setup ## a Kafka broker and an S3 server until Ctrl+C (S3=moto, versitygw, minio or none)
 	@$(BIN)/python -m devservices up --s3 $(S3)
 
-images: setup ## both images of deploy/images, without Docker or a registry: root on Linux, buildah, runc, debootstrap (CI=1: skipped with a reason where that cannot be)
+images: setup ## both images of deploy/images, without Docker or a registry: needs root on Linux, buildah, runc, debootstrap (CI=1: skipped, with the reason, if one is missing)
 	@$(BIN)/python -m devservices.images $(if $(CI),--ci)
 
-images-check: setup ## the same, and what they do as compose confines them: check, stage, load by add and by append
+images-check: setup ## the same, then runs them as confined as in compose: check, stage, load by add and by append
 	@$(BIN)/python -m devservices.images --check $(if $(CI),--ci)
 
-check: setup ## style, types, import contracts, and that the generated pages are fresh
+check: setup ## style, types, import contracts, and whether the generated pages are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -91,34 +91,34 @@ warm: setup
 spark-archive: setup
 	@$(KEEP_BYTECODE) $(BIN)/python -c 'from tests.spark_archive import use_spark_archive; use_spark_archive()' || true
 
-unit: setup ## the tests that need no server, within a minute, with a few examples a property
+unit: setup ## the tests that need no server, within a minute, with a few examples per property
 	$(KEEP_BYTECODE) PROPERTIES=few $(BIN)/pytest tests/unit tests/property tests/architecture --numprocesses 3 --dist loadfile
 
 integration: setup ## the tests that need a broker, an S3 server or Spark
 	$(BIN)/pytest tests/contract tests/integration
 
-simulate: setup ## thousands of histories of the real services in a hostile world (SEEDS=…), and each rule broken on purpose
+simulate: setup ## thousands of simulated histories of the real services under faults (SEEDS=…), also with each rule broken on purpose
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(or $(SEED),0)
 	$(BIN)/python -m tests.simulation.sweep
 
-chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versitygw or minio, SEED=…, STATE=none, stage, topic or events, KEEP=1), then a check of every record
+chaos: setup ## real processes killed, paused and disconnected for MINUTES=5 (STORE=versitygw or minio, SEED=…, STATE=none, stage, topic or events, KEEP=1), then a check of every record
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(STATE),--state $(STATE)) $(if $(KEEP),--keep)
 
 two-loaders: setup ## two loaders without a lease race on one table on S3 for MINUTES=5 (STORE=moto, versitygw or minio)
 	@$(BIN)/python -m tests.chaos.two_loaders --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE))
 
-benchmark: setup ## messages a CPU-second: ours, Spark and the floor, in turns (SCALE=…, SECTIONS="kinds avro envelopes partitions bad writers", KEEP=1 for the page)
+benchmark: setup ## messages per CPU-second: ours, Spark, and the lower bound, in turns (SCALE=…, SECTIONS="kinds avro envelopes partitions bad writers", KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.writer $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
 	$(if $(KEEP),$(BIN)/python -m benchmarks.report)
 
-benchmark-loader: setup ## what a load costs against Spark's own read and append or MERGE (SCALE=…, SECTIONS="files bytes merges explodes", KEEP=1 for the page)
+benchmark-loader: setup ## the cost of a load, compared with Spark's own read and append or MERGE (SCALE=…, SECTIONS="files bytes merges explodes", KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.loader $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
 
-benchmark-latency: setup ## from a record's making until it is readable: on-marker, with a control topic, and Structured Streaming with a trigger of as many seconds (KEEP=1 for the page)
+benchmark-latency: setup ## from a record's creation until it is readable: on-marker, with a control topic, and Structured Streaming with an equal trigger (KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.latency $(if $(KEEP),--keep)
 
-benchmark-topologies: setup ## what a message costs in a topology, and in Kafka Streams on the same topic (SCALE=…, KEEP=1 for the page)
+benchmark-topologies: setup ## the cost of a message in a topology, and in Kafka Streams on the same topic (SCALE=…, KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.topologies --scale $(SCALE) $(if $(KEEP),--keep)
 
 cluster-check: setup ## the loader on a real Spark cluster of two workers: mixed files and appends run there
@@ -133,44 +133,44 @@ large-table: setup ## loads into a table of FILES=1000000 files (COMMITS=100, or
 memory: setup ## the writer's peak of memory on 1,000 partitions, 10 MB messages and thousands of partition values (SCALE=…, KINDS=…, STORE=…)
 	$(BIN)/python -m benchmarks.memory $(KINDS) --scale $(SCALE) --store $(STORE)
 
-docs: setup ## the documentation site, into build/site; a link that leads nowhere ends it
+docs: setup ## the documentation site, in build/site; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-deploy-check: setup ## lint, render and validate deploy/, and have each alert fire (the first time builds two tools with Go, which takes a while)
+deploy-check: setup ## lint, render and validate deploy/, and make each alert fire (the first run builds two tools with Go, which takes a while)
 	$(BIN)/python -m devservices.deploy_tools
 	DEPLOY_TOOLS=required $(BIN)/pytest tests/architecture/test_deployment.py tests/deploy
 
-model: setup ## every state of the chain's model within bounds, by a model checker; and each rule broken on purpose (minutes)
+model: setup ## every state of the chain's model within bounds, by a model checker, also with each rule broken on purpose (minutes)
 	$(BIN)/python -m model
 
-mutants: setup ## critical modules changed in one place at a time: which changes no fast test sees (MODULES=…, SAMPLE=200, SEED=…)
+mutants: setup ## changes critical modules in one place at a time, and lists the changes that no fast test detects (MODULES=…, SAMPLE=200, SEED=…)
 	$(BIN)/python -m tests.mutants $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
-properties: setup ## the property tests with other examples than those of `make test`, and many times as many (SEED=…)
+properties: setup ## the property tests with many times as many examples, other than those of `make test` (SEED=…)
 	PROPERTIES=other $(BIN)/pytest tests/property --numprocesses $(WORKERS) --dist loadfile \
 		--hypothesis-seed=$(or $(SEED),$(NEW_SEED))
 
-sweeps: setup ## the tests that are too long for `make test`, with seeds of their own (SEED=…)
+sweeps: setup ## the tests that are too long for `make test`, with their own seeds (SEED=…)
 	FRESH_SEED=$(or $(SEED),$(NEW_SEED)) $(BIN)/pytest tests -m nightly --numprocesses $(WORKERS) --dist loadfile --timeout=3600
 
-nightly: setup ## every sweep, for hours, with seeds that no run had before; SEED=… has them again
+nightly: setup ## every sweep, for hours, each with a new seed; SEED=… repeats one
 	@$(MAKE) --keep-going --no-print-directory SEED=$(or $(SEED),$(NEW_SEED)) \
 		sweeps properties simulate native-fuzz fuzz chaos two-loaders foreign memory backlog model
 
-fuzz: setup ## arbitrary bytes for the decoder for SECONDS=60, against one that reads a message at a time (the extra `fuzz`)
+fuzz: setup ## arbitrary bytes for the decoder for SECONDS=60, compared with the strict decoder (the extra `fuzz`)
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 native-fuzz: setup ## hostile bytes for the parts in C under the compiler's sanitizers (ROUNDS=…, SEED=…)
 	ROUNDS=$(ROUNDS) $(if $(SEED),SEED=$(SEED)) $(BIN)/pytest tests/unit/stage_writer/native/test_native_sanitized.py
 
-foreign: setup ## the loader while others OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)
+foreign: setup ## the loader while other programs OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)
 	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)
 
-test: setup ## all checks and all tests but the sweeps, by WORKERS=4 processes with a broker each, and Spark in half of them
+test: setup ## all checks, and all tests except the sweeps, in WORKERS=4 processes with a broker each, and Spark in half of them
 	@$(MAKE) --jobs=3 --no-print-directory check warm spark-archive
 	$(KEEP_BYTECODE) $(BIN)/pytest $(TESTS) --numprocesses $(WORKERS) --dist loadfile --junitxml=build/tests.xml
 
-format: setup ## put the code into shape
+format: setup ## format the code (ruff format)
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
@@ -183,7 +183,7 @@ lock: setup ## resolve requirements.lock (the jars: python -m devservices.lock_j
 	$(BIN)/uv pip compile pyproject.toml --extra delta-loader $(IMAGE_LOCK) deploy/images/delta-loader.lock
 	echo hatchling | $(BIN)/uv pip compile - $(IMAGE_LOCK) deploy/images/build.lock
 
-bounds: setup ## the tests of what reads libraries' internals, with their lowest and highest versions that are allowed
+bounds: setup ## the tests of code that reads libraries' internals, with the lowest and highest allowed versions
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/python -m devservices.dependency_bounds
 
@@ -200,6 +200,6 @@ sbom: setup build/tools/.ready ## a software bill of materials for each image, i
 	$(BIN)/python -m devservices.bill_of_jars build/delta-loader.cdx.json
 	@ls build/*.cdx.json
 
-clean: ## remove what make has made here; the cache in ~/.cache/kafka-delta-express stays
+clean: ## remove what make created here; the cache in ~/.cache/kafka-delta-express stays
 	rm -rf $(VENV) build dist demo/.run .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
