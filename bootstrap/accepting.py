@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bootstrap.apply import stage as staging
 from bootstrap.apply.repair_lock import RepairLocks
-from bootstrap.plans.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_replay, require_own_too
+from bootstrap.plans.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_replay, require_main_too
 from bootstrap.plans.state import Author, PartitionState
 from common.errors import UsageError
 from common.ports import AlreadyExists, ObjectStore
@@ -62,7 +62,7 @@ class Accepting:
         """The resolutions, by table; the main table's last. Raises UsageError when no table was rolled back."""
         plans: dict[str, AcceptPlan] = {}
         histories = read_histories(self.stream, tables, self.open_store)
-        for url in (url for url in (*self.stream.side_tables, self.stream.table) if url in tables):
+        for url in (url for url in (*self.stream.secondary_tables, self.stream.table) if url in tables):
             for back in self._events(url, tables[url], histories[url]):
                 if url in plans:
                     msg = f"{url} also has partitions without positions ({back.kind.value})"
@@ -71,7 +71,7 @@ class Accepting:
         if not plans:
             msg = f"no table of stream {self.stream.app_id!r} was rolled back, or the loader has applied the resolution"
             raise UsageError(msg, f"see `delta-loader status {CONFIG}` for what holds its partitions")
-        own = plans.get(self.stream.table)
+        main = plans.get(self.stream.table)
         if decision is Decision.REPLAY and plans.keys() - {self.stream.table}:
             table = tables.get(self.stream.table)
             identity = read_identity(self.stream, table, self.open_store(self.stream.table))
@@ -83,7 +83,7 @@ class Accepting:
                 else {partition: ids.position(table.transactions, partition) for partition in self.partitions}
             )
             for url in plans.keys() - {self.stream.table}:
-                require_own_too(plans[url], self.stream.app_id, now | dict(own.positions if own is not None else {}))
+                require_main_too(plans[url], self.stream.app_id, now | dict(main.positions if main is not None else {}))
         return tuple(plans.values())
 
     def _events(self, url: str, table: TableState, history: StreamHistory) -> Iterator[Rollback]:

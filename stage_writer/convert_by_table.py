@@ -55,7 +55,7 @@ from stage_writer.record_choice import ROW_NUMBER, RecordChoice
 from stage_writer.shape.changes.key_names import EventKeyNames, names_in
 from stage_writer.shape.explode import Exploder, runs
 from stage_writer.shape.outcome import Part, staged_of, together
-from stage_writer.shape.route import OWN, AppearingRoutes, parted
+from stage_writer.shape.route import MAIN, AppearingRoutes, parted
 from stage_writer.shape.rows import Destinations, Rows
 from stage_writer.shape.slicing import ExplodeLimits, Staged, StatelessConverter, explodes_too_far
 from stage_writer.table_group import KEYS_READ, Begun, Converted, TableGroup
@@ -147,7 +147,7 @@ class TablesConverter(StatelessConverter):
         return self._choice.slices(batches, self._slices)
 
     def _slices(self, messages: Messages, chosen: Rows, tombstones: Index) -> Iterator[Staged]:
-        parts = _Parts(messages, chosen, tombstones, [self.formats[OWN]] * len(self.stream.row_tables), [])
+        parts = _Parts(messages, chosen, tombstones, [self.formats[MAIN]] * len(self.stream.row_tables), [])
         exploding: list[_Exploding] = []
         for group, picked, tables in self._groups_of(chosen, parts.formats):
             begun = group.begin(messages.taken(picked), _kept(chosen, picked))

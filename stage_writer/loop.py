@@ -123,7 +123,7 @@ class StageWriter:
             while not done:
                 with self._runtime.stopping.step():
                     self.step(POLL_S)
-                done = self._ends()
+                done = self._has_finished()
             with self._runtime.stopping.step():
                 self._background.report_idle()
             held = [each.line for each in self.assignment.held.values()]  # closing revokes them
@@ -201,7 +201,7 @@ class StageWriter:
             raise StoreError(msg, "nothing is lost: the next writer reads them again from Kafka")
         return not unsealed
 
-    def _ends(self) -> bool:
+    def _has_finished(self) -> bool:
         """Whether all is done, and everything of ours is sealed; other members may wait for that."""
         goal, assigned = self._catching_up, self.assignment.by_partition
         if not self._is_done():

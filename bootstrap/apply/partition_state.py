@@ -38,7 +38,7 @@ def partition_state(
     transactions = {} if table is None else table.transactions
     ids = _ids(stream, partition, chain_origin, transactions, identity)
     generation = ids.generations[partition]
-    deferred = deferred_of(ids, transactions, stream.side_tables, [partition])
+    deferred = deferred_of(ids, transactions, stream.secondary_tables, [partition])
     markers = staged_markers(store, partition)
     known = identity.chains.get(partition)
     older = tuple(
@@ -112,7 +112,7 @@ def require_even(
         completing = "let one config read all topics of its table" if is_own else f"restore the app_id {quoted(app_id)}"
         ids = _ids_under(app_id, state, stream, identity_of(stream.table, app_id))
         transactions = {} if table is None else table.transactions
-        for missing in deferred_of(ids, transactions, stream.side_tables, [state.partition]):
+        for missing in deferred_of(ids, transactions, stream.secondary_tables, [state.partition]):
             place, url = f"{missing.span} of {state.partition}", missing.url
             msg = f"under the app_id {app_id}, {stream.table} has {place}, and {url} lacks its part of that"
             raise UsageError(
@@ -199,7 +199,7 @@ def lacking_in_others(
     """From the first record to the last that the main table has and another lacks. Raises StoreError, MarkerError."""
     transactions = {} if table is None else table.transactions
     ids = _ids(stream, partition, newest_origin(store, partition), transactions, identity)
-    spans = [missing.span for missing in deferred_of(ids, transactions, stream.side_tables, [partition])]
+    spans = [missing.span for missing in deferred_of(ids, transactions, stream.secondary_tables, [partition])]
     return Span(min(span.start for span in spans), max(span.end for span in spans)) if spans else None
 
 

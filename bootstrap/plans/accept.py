@@ -152,26 +152,29 @@ def _usable_to(state: PartitionState, begin: Position, has_files: Callable[[Mark
     return position
 
 
-def require_own_too(side: AcceptPlan, app_id: str, own: Mapping[TopicPartition, Position | None]) -> None:
+def require_main_too(plan: AcceptPlan, app_id: str, main: Mapping[TopicPartition, Position | None]) -> None:
     """Raise UsageError when a table would have to be loaded without the stream's main table (rule 4).
 
-    ``own`` is where the main table continues.
+    ``main`` is where the main table continues.
     """
-    back = side.event.back
+    back = plan.event.back
     if back.is_older_copy:
-        msg = f"{described(side.event.url, back)}: what it lacks is loaded into all tables of a stream together, or not"
-        raise UsageError(msg, remedy_of_secondary(side.event.url, app_id, back, own))
+        msg = (
+            f"{described(plan.event.url, back)}: a replay loads staged records into all tables of a stream together, "
+            "never into one alone"
+        )
+        raise UsageError(msg, remedy_of_secondary(plan.event.url, app_id, back, main))
     replayed = {
         resolution.partition
-        for resolution in side.partitions
+        for resolution in plan.partitions
         if resolution.generation == back.generations.get(resolution.partition, 0)
     }
     for partition, first in sorted(back.lost_from.items()):
-        begin = own.get(partition) if partition in replayed else None  # rule 6
+        begin = main.get(partition) if partition in replayed else None  # rule 6
         if begin is not None and begin > first:
             msg = (
-                f"{side.event.url} lost records of {partition} from {first} on, but the stream's main table has its "
-                f"part up to {begin}: what is staged is loaded into all tables of a stream together, never into "
+                f"{plan.event.url} lost records of {partition} from {first} on, but the stream's main table "
+                f"continues at {begin}: a replay loads staged records into all tables of a stream together, never into "
                 "one alone"
             )
-            raise UsageError(msg, remedy_of_secondary(side.event.url, app_id, back, own))
+            raise UsageError(msg, remedy_of_secondary(plan.event.url, app_id, back, main))

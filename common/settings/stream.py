@@ -259,14 +259,14 @@ class Stream(TopicReader, SectionOfParts):
         return self.at(url).load if url in self.row_tables else LoadSetting.AUTO
 
     @property
-    def side_tables(self) -> tuple[str, ...]:
+    def secondary_tables(self) -> tuple[str, ...]:
         """The URLs of its secondary tables: those of its routes, and the one for dead letters."""
         return (*self.row_tables[1:], self.dead_letters)
 
     @property
     def tables(self) -> tuple[str, ...]:
         """The URLs of all its tables, the main one first and the one for dead letters last."""
-        return (self.table, *self.side_tables)
+        return (self.table, *self.secondary_tables)
 
     @property
     def table_locations(self) -> tuple[tuple[str, str], ...]:

@@ -66,7 +66,7 @@ def _checks(stream: Stream, chains: Iterable[tuple[Listed, Manifest]], open_stor
         current_ids = replace(ids, generations={listed.partition: newest.generation})
         position = current_ids.position(transactions, listed.partition)
         if position is not None:
-            position = deferred.floor(current_ids, stream.side_tables, listed.partition, position)
+            position = deferred.floor(current_ids, stream.secondary_tables, listed.partition, position)
         if position is None or newest.span.end > position:
             is_unproved = is_cut or (listed.partition, newest.generation) in identity.unproved
             of_topic = waiting.setdefault((str(listed.partition.topic), position is None and is_unproved), {})

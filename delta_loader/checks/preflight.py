@@ -125,7 +125,9 @@ class Preflight:
         if state is None:
             yield from self._template(stream)
         sides = {
-            url: table_state for url in stream.side_tables if (table_state := read_table_state(self.open_store(url)))
+            url: table_state
+            for url in stream.secondary_tables
+            if (table_state := read_table_state(self.open_store(url)))
         }
         for url, table_state in sides.items():
             if url == stream.dead_letters:

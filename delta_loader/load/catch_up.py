@@ -22,7 +22,7 @@ from delta_loader.load.context import LoadContext
 from delta_loader.load.deferred import first_part, with_caught_up
 from delta_loader.plan.held import START_OVER
 from delta_loader.plan.plan import Limits, Load, NextRun, Overlap, Run, next_run, plan_load, require_splittable
-from delta_loader.tables.commits import CommitNaming, TableCommit, side_commit
+from delta_loader.tables.commits import CommitNaming, TableCommit, secondary_commit
 
 _WINDOW = 16
 
@@ -55,7 +55,7 @@ class CatchUp:
             target = tables.targets.get(missing.url)
             if target is None:
                 continue
-            commit = side_commit(target, CommitNaming(ids, self.context.ports.new_id()), load)
+            commit = secondary_commit(target, CommitNaming(ids, self.context.ports.new_id()), load)
             if commit is None:
                 start = load.runs[missing.partition].end
             else:
@@ -71,11 +71,11 @@ class CatchUp:
     def _note(self, missing: DeferredRange) -> None:
         """Record the end of a range (rule 2), unless another loader has extended it in the meantime."""
         tables, ids = self.context.tables, self.context.ids
-        own, now = tables.own, self.context.secondary.deferred([missing.partition], [missing.url])
-        if own is not None and [deferred.span.end for deferred in now] == [missing.span.end]:
+        main, now = tables.main, self.context.secondary.deferred([missing.partition], [missing.url])
+        if main is not None and [deferred.span.end for deferred in now] == [missing.span.end]:
             metadata = CommitMetadata(self.context.ports.new_id(), ids.app_id, {}, None)
-            with tables.tried(own.url):
-                self.commit(with_caught_up(TableCommit(own, ids.app_id, (), {}, {}, metadata), missing, ids))
+            with tables.tried(main.url):
+                self.commit(with_caught_up(TableCommit(main, ids.app_id, (), {}, {}, metadata), missing, ids))
 
     def _next(self, missing: DeferredRange, start: Position) -> Load:
         """The range's next load, for this table alone. Raises TableError without one (rule 1)."""

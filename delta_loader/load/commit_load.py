@@ -65,13 +65,13 @@ class LoadCommits:
     def _commit_to_each(self, load: Load, basis: _Basis) -> None:
         context, tables = self._context, self._context.tables
         naming = CommitNaming(context.ids, context.ports.new_id())
-        for url in context.stream.side_tables:
-            commit = context.secondary.side_commit(url, naming, load)
+        for url in context.stream.secondary_tables:
+            commit = context.secondary.secondary_commit(url, naming, load)
             if commit is None:
                 continue
             if self._commit_to_secondary(commit) is NextStep.PLAN_AGAIN or not self._stands_on(basis):
                 return
-        commit = rows_commit(tables.main, naming, load, _valid_through_ms(context, load))
+        commit = rows_commit(tables.main_to_commit, naming, load, _valid_through_ms(context, load))
         if self.commit(context.secondary.with_deferred(commit, load)) is NextStep.GO_ON:
             context.reporter.loaded(load, tables.targets[context.stream.table].version)
 
@@ -85,9 +85,9 @@ class LoadCommits:
         return after
 
     def _basis(self, partitions: Iterable[TopicPartition]) -> _Basis:
-        own = self._context.tables.own
+        main = self._context.tables.main
         positions = {partition: self._context.position(partition) for partition in partitions}
-        return _Basis(positions, None if own is None else own.identity.plain_topic)
+        return _Basis(positions, None if main is None else main.identity.plain_topic)
 
     def _stands_on(self, basis: _Basis) -> bool:
         """Whether the table, as last read, is still the basis of the plan (rule 2)."""
@@ -104,7 +104,7 @@ class LoadCommits:
     def _no_table(self, planned: Load, marker: Marker) -> Held | None:
         """Why a marker waits for the main table: what keeps the next markers away, which may have its columns."""
         context, partition = self._context, marker.name.topic_partition
-        if context.tables.own is not None:
+        if context.tables.main is not None:
             return None
         above = held(partition, next_run(planned.runs[partition].end, context.markers(partition)))
         return above or no_table(partition, context.stream.table)

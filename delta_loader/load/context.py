@@ -85,8 +85,8 @@ class LoadContext:
         self.partitions = self.ports.partitions(stream) or newest_fact(stream.app_id, streams)
         self.tables.refresh()
         self._read_origins()
-        own, partitions = self.tables.own, {*self.listing, *self.generations}
-        self.rollbacks.ids = self.ids.at(self.generations, {} if own is None else own.transactions, partitions)
+        main, partitions = self.tables.main, {*self.listing, *self.generations}
+        self.rollbacks.ids = self.ids.at(self.generations, {} if main is None else main.transactions, partitions)
         return True
 
     def inspect(self) -> None:
@@ -94,8 +94,8 @@ class LoadContext:
         self.report.refreshed_s = self.ports.clock.monotonic_s()
         self.listing = self.ports.stage.listing(self.stream)
         self._read_origins()
-        own, *_ = self.ports.parallel(self.ports.tables.state, self.stream.tables)
-        transactions = {} if own is None else own.transactions
+        main, *_ = self.ports.parallel(self.ports.tables.state, self.stream.tables)
+        transactions = {} if main is None else main.transactions
         self.rollbacks.ids = self.ids.at(self.generations, transactions, {*self.listing, *self.generations})
         positions = {partition: self.ids.position(transactions, partition) for partition in self.listing}
         self._window.read(self.listing, positions.__getitem__)
@@ -139,9 +139,11 @@ class LoadContext:
     @property
     def identity(self) -> StreamIdentity:
         """The identity that markers are checked against, as the tables were last read."""
-        targets, own = self.tables.targets, self.tables.own
+        targets, main = self.tables.targets, self.tables.main
         identities = {url: target.identity for url, target in targets.items()}
-        return StreamIdentity(self.stream, self.ids, self.origins, identities, {} if own is None else own.transactions)
+        return StreamIdentity(
+            self.stream, self.ids, self.origins, identities, {} if main is None else main.transactions
+        )
 
     @property
     def staged(self) -> int:
@@ -162,7 +164,7 @@ class LoadContext:
 
     def report_failed(self) -> None:
         """How far the stream is although its pass failed; nothing where that is not known."""
-        if self.tables.own is not None:
+        if self.tables.main is not None:
             with suppress(KafkaDeltaExpressError):
                 self.read_markers()
                 self.report_partitions()

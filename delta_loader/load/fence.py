@@ -45,7 +45,7 @@ class RollbackFence:
 
     def partitions(self) -> dict[TopicPartition, Held]:
         """Kafka partitions that most likely had a position in the table and lost it; a resolution is carried out."""
-        context, target = self._context, self._context.tables.own
+        context, target = self._context, self._context.tables.main
         if target is None:
             return {}
         markers = self._markers()
@@ -83,7 +83,7 @@ class RollbackFence:
 
     def of_unknown_history(self) -> set[TopicPartition]:
         """Kafka partitions whose markers may not be settled: whether the table has them is unknown."""
-        context, target = self._context, self._context.tables.own
+        context, target = self._context, self._context.tables.main
         held = {
             partition
             for partition, reason in context.report.held.items()

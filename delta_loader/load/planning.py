@@ -49,7 +49,7 @@ def _runs(context: LoadContext, lost: Mapping[TopicPartition, Held]) -> dict[Top
 
 def _main_table(context: LoadContext, partition: TopicPartition) -> MainTable:
     stream, tables = context.stream, context.tables
-    positions = {url: tables.position(url, partition) for url in stream.side_tables}
+    positions = {url: tables.position(url, partition) for url in stream.secondary_tables}
     others = {url: position for url, position in positions.items() if position is not None}
     return MainTable(stream.table, stream.table in tables.targets, others, stream.row_tables)
 

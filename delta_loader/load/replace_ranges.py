@@ -183,11 +183,11 @@ class Replacements:
         done = _done(rows, request)
         gone = self._missing_file(request)
         if done < RequestStep.ROWS or (gone is None and not is_superseded(request, self._history(rows))):
-            sides = self._sides(request, stream)
+            secondary_targets = self._secondary_targets(request, stream)
             refused = (
                 self._taken_back(request, stream)
-                or self._refused(request, stream, (rows, *sides), gone)
-                or self._take_steps(request, stream, rows, sides)
+                or self._refused(request, stream, (rows, *secondary_targets), gone)
+                or self._take_steps(request, stream, rows, secondary_targets)
             )
             if refused is not None:
                 return refused
@@ -210,10 +210,10 @@ class Replacements:
                     return reason
         return None
 
-    def _sides(self, request: Request, stream: Stream) -> tuple[Target, ...]:
+    def _secondary_targets(self, request: Request, stream: Stream) -> tuple[Target, ...]:
         """The secondary tables that exist or that the request needs; those that it needs are created."""
         targets: list[Target] = []
-        for url in stream.side_tables:
+        for url in stream.secondary_tables:
             target, staged = self._target(url), request.content.of(url)
             if target is None and staged is not None and staged.files:
                 partition_by = () if url == stream.dead_letters else stream.at(url).layout.partition_by
@@ -277,21 +277,23 @@ class Replacements:
         ids = TxnIds(stream.app_id, stream.several_topics)
         return ids.in_table(identity_of(self._history(rows), stream, ids, rows.transactions).plain_topic)
 
-    def _take_steps(self, request: Request, stream: Stream, rows: Target, sides: tuple[Target, ...]) -> Held | None:
+    def _take_steps(
+        self, request: Request, stream: Stream, rows: Target, secondary_targets: tuple[Target, ...]
+    ) -> Held | None:
         """Make the missing commits in order (replace_steps.py, rules 2 and 5); returns why, if that is not possible."""
         metadata, done = request.metadata(self.new_id()).to_json(), _done(rows, request)
-        for side in sides:
-            staged = request.content.of(side.url)
-            if staged is not None and staged.files and _done(side, request) < RequestStep.ADD:
-                self._commit(request, side.url, RequestStep.ADD, metadata, keep_stale=True)
+        for target in secondary_targets:
+            staged = request.content.of(target.url)
+            if staged is not None and staged.files and _done(target, request) < RequestStep.ADD:
+                self._commit(request, target.url, RequestStep.ADD, metadata, keep_stale=True)
         if done < RequestStep.ROWS:
             self._commit(request, rows.url, RequestStep.ROWS, metadata)
-        for side in sides:
+        for target in secondary_targets:
             reason = self._taken_back(request, stream)
             if reason is not None:
                 return reason
-            if _done(side, request) < RequestStep.DROP:
-                self._commit(request, side.url, RequestStep.DROP, metadata)
+            if _done(target, request) < RequestStep.DROP:
+                self._commit(request, target.url, RequestStep.DROP, metadata)
         return self._taken_back(request, stream)
 
     def _commit(

@@ -196,10 +196,10 @@ class RollbackDetector:
         )
 
 
-def held_by(url: str, stream: Stream, back: Rollback, own: Mapping[TopicPartition, Position | None]) -> Held:
-    """Why a stream, or a Kafka partition, waits for a resolution; ``own`` are the main table's positions."""
+def held_by(url: str, stream: Stream, back: Rollback, main: Mapping[TopicPartition, Position | None]) -> Held:
+    """Why a stream, or a Kafka partition, waits for a resolution; ``main`` are the main table's positions."""
     is_main, app_id = url == stream.table, stream.app_id
-    remedy = _remedy(url, app_id, back) if is_main else remedy_of_secondary(url, app_id, back, own)
+    remedy = _remedy(url, app_id, back) if is_main else remedy_of_secondary(url, app_id, back, main)
     return Held(back.kind.value, described(url, back), remedy)
 
 

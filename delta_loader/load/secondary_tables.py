@@ -15,7 +15,7 @@ from common.tables.deferred_ranges import DeferredRange, DeferredRanges
 from delta_loader.load.deferred import excluded_spans, with_deferred, without_sources
 from delta_loader.load.stream_tables import StreamTables
 from delta_loader.plan.plan import Load
-from delta_loader.tables.commits import CommitNaming, TableCommit, Target, side_commit
+from delta_loader.tables.commits import CommitNaming, TableCommit, Target, secondary_commit
 
 
 class SecondaryTables:
@@ -29,31 +29,31 @@ class SecondaryTables:
         self, partitions: Iterable[TopicPartition], urls: Iterable[str] | None = None
     ) -> tuple[DeferredRange, ...]:
         """The ranges that tables may lack below the main table's position."""
-        return self._deferred().of(self._tables.ids, urls or self._stream.side_tables, partitions)
+        return self._deferred().of(self._tables.ids, urls or self._stream.secondary_tables, partitions)
 
     def floor(self, partition: TopicPartition, position: Position | None) -> Position | None:
         """The position up to which all tables have a Kafka partition's rows; ``position`` is the main table's."""
         if position is None:
             return None
-        return self._deferred().floor(self._tables.ids, self._stream.side_tables, partition, position)
+        return self._deferred().floor(self._tables.ids, self._stream.secondary_tables, partition, position)
 
     def _deferred(self) -> DeferredRanges:
         """The deferred ranges in the main table's txn actions; read once for each state of the table."""
-        own = self._tables.own
-        if own is not self._read_of:
-            self._read_of, self._read = own, DeferredRanges.read({} if own is None else own.transactions)
+        main = self._tables.main
+        if main is not self._read_of:
+            self._read_of, self._read = main, DeferredRanges.read({} if main is None else main.transactions)
         return self._read
 
-    def side_commit(self, url: str, naming: CommitNaming, load: Load) -> TableCommit | None:
+    def secondary_commit(self, url: str, naming: CommitNaming, load: Load) -> TableCommit | None:
         """The commit of a load to a table, without what comes after a range that it lacks; None if it adds nothing."""
         target = self._tables.targets.get(url)
         if target is None:
             return None
-        return side_commit(target, naming, without_sources(load, self._lacking(url, load.runs)))
+        return secondary_commit(target, naming, without_sources(load, self._lacking(url, load.runs)))
 
     def with_deferred(self, commit: TableCommit, load: Load) -> TableCommit:
         """The commit to the main table, noting the ranges of the load that other tables do not get."""
-        for url in self._stream.side_tables:
+        for url in self._stream.secondary_tables:
             without = self._lacking(url, load.runs) if url in self._tables.targets else tuple(load.runs)
             spans = excluded_spans(load, url, without)
             if spans:

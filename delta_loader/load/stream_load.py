@@ -101,8 +101,8 @@ class StreamLoad:
         for partition, reason in held.items():
             context.reporter.held(partition, reason)
         markers = [marker for partition in context.listing for marker in context.markers(partition)]
-        keeper = StrayMover(stage, context.tables.urls, context.identity)
-        context.listing, late = keeper.put_aside(context.listing, positions, markers)
+        mover = StrayMover(stage, context.tables.urls, context.identity)
+        context.listing, late = mover.put_aside(context.listing, positions, markers)
         context.reporter.strays((*older, *late))
 
     def _replace_ranges(self, replacements: Replacements) -> None:

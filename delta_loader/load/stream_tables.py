@@ -69,7 +69,7 @@ class StreamTables:
         self._absent: set[str] = set()
 
     @property
-    def own(self) -> Target | None:
+    def main(self) -> Target | None:
         return self.targets.get(self._stream.table)
 
     @property
@@ -78,7 +78,7 @@ class StreamTables:
 
         Another loader may have made the first commit to it since this pass began.
         """
-        return self._rollbacks.ids if self.own is None else self.own.ids(self._rollbacks.ids)
+        return self._rollbacks.ids if self.main is None else self.main.ids(self._rollbacks.ids)
 
     @property
     def by_spark(self) -> bool:
@@ -144,7 +144,7 @@ class StreamTables:
             complete_columns=self._complete_columns(load_mode, url, state),
             checks=checks_of(state),
         )
-        recorded = None if self.own is None else self.own.identity.secondary_versions.get(state.table_id)
+        recorded = None if self.main is None else self.main.identity.secondary_versions.get(state.table_id)
         target, back = self._rollbacks.inspect(seen, recorded)
         if back is not None and back.is_older_copy and not is_newest:
             self.read(url)  # another loader may have committed to it, and then to the main table
@@ -158,19 +158,19 @@ class StreamTables:
             return frozenset()
         store, record = self._ports.stage.store, self._stream.record
         gained = latest(store, self._stream.app_id, by_route=self._stream.gains_by_table) if record.evolves else None
-        main = state.schema if self.own is None else self.own.shape.schema
+        main = state.schema if self.main is None else self.main.shape.schema
         stream = with_columns_of_files(self._stream.at(url), main, partial(agreed_columns, store))
         own = NO_COLUMNS if gained is None else columns_at(self._stream, url, gained.columns)
         return frozenset((*columns_of_rows(stream), *as_in_table(stream, own).names))
 
     @property
-    def main(self) -> Target:
+    def main_to_commit(self) -> Target:
         """The main table, with what its next commit records of the others (common/tables/rollback.py, rule 8)."""
-        own = self.targets[self._stream.table]
-        read = {target.table_id: target.identity.newest_own for target in self.targets.values() if target is not own}
+        main = self.targets[self._stream.table]
+        read = {target.table_id: target.identity.newest_own for target in self.targets.values() if target is not main}
         known = {table_id: version for table_id, version in read.items() if version is not None}
-        versions = {**own.identity.secondary_versions, **known}
-        return replace(own, identity=replace(own.identity, secondary_versions=versions))
+        versions = {**main.identity.secondary_versions, **known}
+        return replace(main, identity=replace(main.identity, secondary_versions=versions))
 
     def position(self, url: str, partition: TopicPartition) -> Position | None:
         target = self.targets.get(url)
@@ -179,13 +179,13 @@ class StreamTables:
     def note_forgotten(self, events: Sequence[Rollback]) -> None:
         """The main table has chains without a txn action, or may have: its commits name them (rollback.py, rule 7)."""
         self._forgotten = events
-        if self.own is not None:
-            self.targets[self.own.url] = self._with_forgotten(self.own)
+        if self.main is not None:
+            self.targets[self.main.url] = self._with_forgotten(self.main)
 
-    def _with_forgotten(self, own: Target) -> Target:
+    def _with_forgotten(self, main: Target) -> Target:
         if self._forgotten is None:
-            return own
-        identity = own.identity if own.identity.is_whole else replace(own.identity, is_whole=True)
+            return main
+        identity = main.identity if main.identity.is_whole else replace(main.identity, is_whole=True)
         for back in self._forgotten:
             named = {
                 (partition, back.generations.get(partition, 0)): position
@@ -196,7 +196,7 @@ class StreamTables:
             elif back.kind is RollbackKind.EXPIRED:
                 missing = {partition: TableChain(number, position) for (partition, number), position in named.items()}
                 identity = replace(identity, chains={**missing, **identity.chains})
-        return own if identity == own.identity else replace(own, identity=identity)
+        return main if identity == main.identity else replace(main, identity=identity)
 
     def raise_failure(self) -> None:
         for url, error in self.failed.items():

@@ -46,7 +46,7 @@ class TablePreparation:
             pair for marker in load.markers for pair in shapes_of(marker).items() if urls is None or pair[0] in urls
         }
         if (
-            self._tables.own is None and urls is None
+            self._tables.main is None and urls is None
         ):  # its txn actions are needed even if no record becomes a row of it
             wanted |= {
                 (staged.url, shape_of(staged))
@@ -109,8 +109,8 @@ class TablePreparation:
             if marker.name not in gone:
                 return None
             path, damage = gone[marker.name]
-            partition, own = marker.name.topic_partition, self._tables.own
-            position = None if own is None else own.ids(self._tables.ids).position(own.transactions, partition)
+            partition, main = marker.name.topic_partition, self._tables.main
+            position = None if main is None else main.ids(self._tables.ids).position(main.transactions, partition)
             return missing_file(partition, marker.span.start, path, damage, position=position, table=self._stream.table)
 
         return reason_of

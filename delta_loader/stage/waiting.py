@@ -26,7 +26,7 @@ def oldest_waiting_ms(
     written: list[int] = []
     for partition, listed in listing.items():
         position = ids.position(transactions, partition)
-        position = None if position is None else deferred.floor(ids, stream.side_tables, partition, position)
+        position = None if position is None else deferred.floor(ids, stream.secondary_tables, partition, position)
         written += [listed.modified_ms[name] for name in listed.names if position is None or name.start >= position]
     return min(written, default=None)
 

@@ -224,7 +224,7 @@ def _stream_status(
             _partition_status(partition, chains, waiting.get(partition), kafka) for partition in chains.positions
         ),
         aside=Aside(*stage.aside(stream)),
-        deferred=deferred_of(chains.ids, tables.transactions, stream.side_tables, chains.positions),
+        deferred=deferred_of(chains.ids, tables.transactions, stream.secondary_tables, chains.positions),
         incompatible=tuple(_incompatibilities(stream, state, open_store)),
         gained=_gained(stream, stage),
         appeared=stage.routes(stream),
@@ -266,7 +266,7 @@ def _held(
 
 def _main_table(stream: Stream, tables: _Tables, chains: _Chains, partition: TopicPartition) -> MainTable:
     others: dict[str, Position] = {}
-    for url in stream.side_tables:
+    for url in stream.secondary_tables:
         if url in tables.states:
             ids = chains.ids.in_table(tables.identities[url].plain_topic)
             position = ids.position(tables.states[url].transactions, partition)

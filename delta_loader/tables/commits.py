@@ -190,7 +190,7 @@ def rows_commit(target: Target, naming: CommitNaming, load: Load, valid_through_
     return replace(commit, metadata=replace(commit.metadata, other_tables=others))
 
 
-def side_commit(target: Target, naming: CommitNaming, load: Load) -> TableCommit | None:
+def secondary_commit(target: Target, naming: CommitNaming, load: Load) -> TableCommit | None:
     """The commit of a load to a secondary table; None when that table already has all of its part (rule 3)."""
     missing = tuple(marker for marker in load.markers if needed(target, naming.ids, load, marker).files)
     return _commit(target, naming, load, missing, None) if missing else None

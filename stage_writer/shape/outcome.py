@@ -19,7 +19,7 @@ import pyarrow as pa
 from stage_writer.decode.batch import NO_TIMESTAMP, Index, Mask, Messages
 from stage_writer.decode.rejects import Reject
 from stage_writer.parquet.buffer import StagedRows, TableFormat
-from stage_writer.shape.route import OWN
+from stage_writer.shape.route import MAIN
 
 _NOTHING = np.zeros(0, np.int64)
 
@@ -122,7 +122,7 @@ def staged_of(
     records = len(outcome.index) - int(again.sum())
     _require_all(messages, records, len(rejects), len(outcome.tombstones), len(outcome.filtered))
     tables = dict(outcome.tables)
-    own = tables.pop(OWN, None) or Part(_NOTHING, formats[OWN].arrow_schema.empty_table())
+    main = tables.pop(MAIN, None) or Part(_NOTHING, formats[MAIN].arrow_schema.empty_table())
     dead_rows = Part(_places(rejects), dead_letters_of(messages, rejects, dead.arrow_schema))
     staged = [
         StagedRows(
@@ -143,7 +143,7 @@ def staged_of(
             map(len, messages.parted(outcome.index[again])),
             _counts(messages, outcome.violations),
             pairwise(messages.bounds(dead_rows.index).tolist()),
-            zip(own.split(messages), dead_rows.split(messages), strict=True),
+            zip(main.split(messages), dead_rows.split(messages), strict=True),
             strict=True,
         )
     ]

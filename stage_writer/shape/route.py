@@ -43,7 +43,7 @@ from stage_writer.shape.expressions import refused
 from stage_writer.shape.rows import Destinations, Rows
 
 SETTING = "route"
-OWN = 0
+MAIN = 0
 """The number of the stream's main table; the others have the numbers of `Stream.row_tables`."""
 _SHOWN_CHARACTERS = 100
 _KAFKA_OF_A_KEY = frozenset({"topic", "partition", "key", "key_text"})
@@ -108,7 +108,7 @@ class Router:
         numbers = {comparable(url): number for number, url in enumerate(urls)}
         self._tables = len(numbers)
         self._values = pa.array(routes, pa.string())
-        self._numbers = np.array([*(numbers[comparable(url)] for url in routes.values()), OWN], np.int64)
+        self._numbers = np.array([*(numbers[comparable(url)] for url in routes.values()), MAIN], np.int64)
         without_keys = routes_without_keys(self.stream)
         self._settled = pa.array([route for route in routes if route not in without_keys], pa.string())
 
@@ -295,7 +295,7 @@ def _one_by_one(routes: pa.ChunkedArray) -> tuple[Index, pa.ChunkedArray]:
 def parted(rows: Rows) -> Iterator[tuple[int, pa.Table, Index]]:
     """The rows of each table that has any, by its number, and the indices of their messages, rising as in `Rows`."""
     if rows.tables is None:
-        yield OWN, rows.table, rows.index
+        yield MAIN, rows.table, rows.index
         return
     rows_of_tables, numbers = rows.tables.of_rows(rows.index)
     counts = np.bincount(numbers)

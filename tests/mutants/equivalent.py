@@ -58,8 +58,8 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "Replacements._with_columns_of: self._target(target.url) or target → self._target(target.url) or False": (
             "a table that was just altered is there"
         ),
-        "Replacements._sides: target is None and staged is not None and staged.files → True and staged is not None "
-        "and staged.files": "to make a table that is there changes nothing",
+        "Replacements._secondary_targets: target is None and staged is not None and staged.files → "
+        "True and staged is not None and staged.files": "to make a table that is there changes nothing",
     },
     "stage_writer.decode.strict": {
         "_timestamp: 9 → 10": "an offset has a sign and hours, or neither",

@@ -24,7 +24,7 @@ from delta_loader.plan.plan import (
     plan_load,
     require_splittable,
 )
-from delta_loader.tables.commits import CommitNaming, TableCommit, Target, rows_commit, side_commit
+from delta_loader.tables.commits import CommitNaming, TableCommit, Target, rows_commit, secondary_commit
 from delta_loader.tables.file_split import split_files_at
 from tests.builders import required
 from tests.unit.delta_loader.plan.test_plan import by_hand, marker
@@ -99,7 +99,7 @@ def load_all(lake: Lake, chain: list[Marker], *, dies_after: int | None = None) 
         load = required(plan_load({SOURCE: outcome}, Limits(3, 10_000)))
         for url in (DEAD, ROWS):
             target = lake.targets[url]
-            commit = side_commit(target, NAMING, load) if url == DEAD else rows_commit(target, NAMING, load, 1)
+            commit = secondary_commit(target, NAMING, load) if url == DEAD else rows_commit(target, NAMING, load, 1)
             if commit is not None:
                 lake.commit(commit)
                 commits += 1

@@ -516,7 +516,7 @@ class EditedHistory:
             repairs=repairs,
         )
         require_whole(stream, self._histories, [app_id for app_id in state.staged_for if app_id != stream.app_id])
-        others = {url: other for url in stream.side_tables if (other := self.log.state(url)) is not None}
+        others = {url: other for url in stream.secondary_tables if (other := self.log.state(url)) is not None}
         require_even(state, stream, table, others, known_at)
         plan = plan_restart(state, give_up=False)
         if isinstance(plan, Restart):

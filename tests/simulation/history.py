@@ -181,7 +181,7 @@ class History:
         if not self._stream.routing.route_settings or self.world.rng.random() >= self.world.chances.broken_table:
             return
         self.world.faults[Fault.BROKEN_TABLE] += 1
-        url = self.world.rng.choice(self._stream.side_tables)
+        url = self.world.rng.choice(self._stream.secondary_tables)
         self._services.broken[url] = self.world.now_ms + self.world.rng.choice([1_000, 30_000, 120_000])
         self.world.note(f"{url} is broken for {self._services.broken[url] - self.world.now_ms} ms")
 

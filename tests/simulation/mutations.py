@@ -37,7 +37,7 @@ from delta_loader.load.stream_load import StreamLoad
 from delta_loader.plan import chain_positions, plan
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.tables import commits
-from delta_loader.tables.commits import CommitNaming, CommitOutcome, TableCommit, rows_commit, side_commit
+from delta_loader.tables.commits import CommitNaming, CommitOutcome, TableCommit, rows_commit, secondary_commit
 from delta_loader.tables.file_split import FileSplit
 from delta_loader.tables.merging.elements import ElementStatement
 from delta_loader.tables.merging.inputs import MergeInputs
@@ -195,7 +195,7 @@ def _commit_dead_letters_late(self: commit_load.LoadCommits, planned: plan.Load)
     naming = CommitNaming(context.ids, context.ports.new_id())
     self.commit(rows_commit(tables.targets[context.stream.table], naming, planned, None))
     dead_letters = tables.targets.get(context.stream.dead_letters)
-    late = None if dead_letters is None else side_commit(dead_letters, naming, planned)
+    late = None if dead_letters is None else secondary_commit(dead_letters, naming, planned)
     if late is not None:
         self.commit(late)
 
@@ -215,9 +215,9 @@ def _commit_positions_first(real: Callable[..., CommitOutcome], self: DeltaLog, 
     return real(self, commit)
 
 
-def _side_commit_at_once(self: SecondaryTables, url: str, naming: CommitNaming, load: plan.Load) -> object:
+def _secondary_commit_at_once(self: SecondaryTables, url: str, naming: CommitNaming, load: plan.Load) -> object:
     target = self._tables.targets.get(url)
-    return None if target is None else side_commit(target, naming, load)
+    return None if target is None else secondary_commit(target, naming, load)
 
 
 @contextmanager
@@ -329,7 +329,7 @@ _too_long = wrapped(staging.ObjectStage, "manifest", lambda real, *flush: _longe
 _too_far = wrapped(commit_load, "rows_commit", lambda real, *given: _one_further(real(*given)))
 # Without catching up at the beginning of a pass, which mostly comes first.
 _later_first = (
-    changed(SecondaryTables, "side_commit", _side_commit_at_once),
+    changed(SecondaryTables, "secondary_commit", _secondary_commit_at_once),
     changed(CatchUp, "run", lambda _self: None),
 )
 _not_added = wrapped(gained_columns, "agree", lambda real, *offers: _without_columns(real(*offers)))
@@ -407,7 +407,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         changed(Buffers, "dependency_of", lambda *_: None),
         worlds=Worlds.EVOLVING,
     ),
-    Mutation("every table gets its rows", changed(SecondaryTables, "side_commit", lambda *_: None)),
+    Mutation("every table gets its rows", changed(SecondaryTables, "secondary_commit", lambda *_: None)),
     Mutation("a task continues from its chain's state", _without_state, worlds=Worlds.TASKS),
     Mutation(
         "rows and state belong to one marker",

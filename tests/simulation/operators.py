@@ -211,7 +211,7 @@ class Operator:
         """Where the loader says that the chain is to be staged again."""
         if state.in_all_tables is not None:
             return state.in_all_tables
-        has_begun = self._position(state.partition, self._stream.side_tables) is not None
+        has_begun = self._position(state.partition, self._stream.secondary_tables) is not None
         return state.staged[0].name.start if has_begun and state.staged else Position(0)
 
     def _restart(self, state: PartitionState, *, give_up: bool) -> None:

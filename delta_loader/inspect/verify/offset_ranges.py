@@ -28,7 +28,7 @@ class OffsetRange:
     """In the tables of the stream's routes, by the same requests as those in the main table."""
     is_merged: bool = False
     """Whether events were merged into its table with it or later (rule 2)."""
-    side_loads: tuple[LoadedSpan, ...] = ()
+    route_loads: tuple[LoadedSpan, ...] = ()
     """Its loads into the known tables of the stream's routes."""
 
     @property
@@ -64,7 +64,7 @@ class OffsetRange:
     @property
     def rows_unaccounted(self) -> int:
         """Rows that went to the tables of routes, and that no known table's commits count."""
-        return self.rows_elsewhere - sum(load.counts.rows_here for load in self.side_loads if load.counts is not None)
+        return self.rows_elsewhere - sum(load.counts.rows_here for load in self.route_loads if load.counts is not None)
 
     @property
     def other_tables(self) -> frozenset[str]:

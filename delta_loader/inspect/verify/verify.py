@@ -257,7 +257,7 @@ class Verifier:
             state = read_table_state(self.open_store(stream.table))
             transactions = transactions if state is None else {**state.transactions, **transactions}
         ids = replace(own.ids, generations=own.generations)
-        return deferred_of(ids, transactions, stream.side_tables, own.positions)
+        return deferred_of(ids, transactions, stream.secondary_tables, own.positions)
 
     def _other_topics(self, tables: Tables) -> dict[TopicPartition, Finding]:
         """The Kafka partitions whose topic is not the topic of the table's rows (rule 6)."""

@@ -9,7 +9,7 @@ import pytest
 from bootstrap.accepting import Accepting, require_whole
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.apply.stage import rewind, staged_markers
-from bootstrap.plans.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_replay, require_own_too
+from bootstrap.plans.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_replay, require_main_too
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import UsageError
 from common.settings import StartAt, Stream
@@ -96,12 +96,12 @@ def test_replay_that_would_load_rows_twice_is_refused() -> None:
 
 def test_dead_letters_are_replayed_together_with_their_rows() -> None:
     dead = plan_replay(rollback_event(position=8, lost_from=22), [state(chain_of(0, 30), table=30)], AUTHOR, complete)
-    require_own_too(dead, "orders", {ORDERS: Position(20)})
+    require_main_too(dead, "orders", {ORDERS: Position(20)})
     with pytest.raises(UsageError, match="never into one alone") as error:
-        require_own_too(dead, "orders", {ORDERS: Position(30)})
+        require_main_too(dead, "orders", {ORDERS: Position(30)})
     with pytest.raises(UsageError, match="never into one alone"):
-        require_own_too(dead, "orders", {ORDERS: Position(23)})
-    require_own_too(dead, "orders", {ORDERS: Position(22)})
+        require_main_too(dead, "orders", {ORDERS: Position(23)})
+    require_main_too(dead, "orders", {ORDERS: Position(22)})
     assert "replay ⟨config⟩ --topic orders --partition 0 --from 22 --to 30 --yes" in error.value.remedy
 
 
@@ -112,7 +112,7 @@ def test_positions_of_an_older_topic_are_not_applied_to_the_new_one() -> None:
         plan_replay(older, [now], AUTHOR, complete)
     plan = plan_replay(older, [now], AUTHOR, complete, give_up=True)
     assert (plan.positions, plan.generations) == ({ORDERS: 9}, {ORDERS: 1})
-    require_own_too(plan, "orders", {ORDERS: Position(90)})
+    require_main_too(plan, "orders", {ORDERS: Position(90)})
     assert plan_replay(older, [replace(now, table=None)], AUTHOR, complete, give_up=True).positions == {}
     plan = plan_go_on(older, [now])
     assert (plan.positions, plan.generations) == ({ORDERS: 9}, {ORDERS: 1})

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bootstrap.plans.accept import AcceptPlan, RollbackEvent, plan_go_on, require_own_too
+from bootstrap.plans.accept import AcceptPlan, RollbackEvent, plan_go_on, require_main_too
 from common.errors import TableError, UsageError
 from common.spans import Position, TopicPartition
 from common.stage.resolutions import Resolution
@@ -213,5 +213,5 @@ def test_replay_of_a_copy_is_refused_with_the_commands_that_help(lake: Lake) -> 
     event = RollbackEvent(url, older.table_id, required(lake.rollback(url)))
     plan: AcceptPlan = replace(plan_go_on(event, []), decision=Decision.REPLAY)
     with pytest.raises(UsageError, match="an older copy") as error:
-        require_own_too(plan, "orders", {lake.partition: Position(20)})
+        require_main_too(plan, "orders", {lake.partition: Position(20)})
     assert "replay ⟨config⟩ --topic orders --partition 0 --from 10 --to 20 --yes" in error.value.remedy

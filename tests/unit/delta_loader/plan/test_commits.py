@@ -19,7 +19,7 @@ from delta_loader.tables.commits import (
     Target,
     needed,
     rows_commit,
-    side_commit,
+    secondary_commit,
 )
 from delta_loader.tables.file_split import SparkWrite
 from tests.builders import required
@@ -65,17 +65,17 @@ def test_each_marker_advances_the_txn_action_of_the_table() -> None:
 
 def test_dead_letter_commit_covers_only_markers_with_dead_letters() -> None:
     load = Load({SOURCE: Run((marker(0, 10), with_dead_letters(marker(10, 20)), marker(20, 30)))})
-    commit = required(side_commit(DEAD, NAMING, load))
+    commit = required(secondary_commit(DEAD, NAMING, load))
     assert (commit.advances, [file.path for file in commit.files]) == ({"app-0": 19}, ["d10"])
-    assert side_commit(DEAD.after(commit, 1), NAMING, load) is None
-    assert side_commit(DEAD, NAMING, Load({SOURCE: Run((marker(0, 10),))})) is None
+    assert secondary_commit(DEAD.after(commit, 1), NAMING, load) is None
+    assert secondary_commit(DEAD, NAMING, Load({SOURCE: Run((marker(0, 10),))})) is None
 
 
 def test_dead_letter_table_ahead_of_its_stream_gets_only_missing_files() -> None:
     """The loader died between the two commits, and the next plan brings more."""
     first, second = with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))
     ahead = replace(DEAD, transactions={"app-0": 9})
-    commit = required(side_commit(ahead, NAMING, Load({SOURCE: Run((first, second))})))
+    commit = required(secondary_commit(ahead, NAMING, Load({SOURCE: Run((first, second))})))
     assert [file.path for file in commit.files] == ["d10"]
     assert commit.expected["app-0"] == 9
     assert needed(ahead, IDS, Load({SOURCE: Run((first, second))}), first).files == ()
@@ -86,7 +86,7 @@ def test_expired_txn_action_is_replaced_by_the_positions_in_commits(generation: 
     """A position of another generation does not apply to this chain."""
     identity = TableIdentity("t", {SOURCE: TableChain(generation, Position(10))})
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
-    commit = required(side_commit(replace(DEAD, transactions={}, identity=identity), NAMING, load))
+    commit = required(secondary_commit(replace(DEAD, transactions={}, identity=identity), NAMING, load))
     assert [file.path for file in commit.files] == added
 
 
@@ -94,7 +94,7 @@ def test_txn_action_takes_precedence_over_older_commits() -> None:
     """A tool that knows only txn actions has advanced it."""
     identity = TableIdentity("orders", {SOURCE: TableChain(0, Position(5))})
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
-    commit = required(side_commit(replace(DEAD, transactions={"app-0": 9}, identity=identity), NAMING, load))
+    commit = required(secondary_commit(replace(DEAD, transactions={"app-0": 9}, identity=identity), NAMING, load))
     assert commit.metadata.spans == {SOURCE: Span(Position(10), Position(20))}
 
 
@@ -102,7 +102,7 @@ def test_dead_letter_table_inside_a_marker_gets_only_later_offsets() -> None:
     """The same, and the chain was rebuilt: the marker's other table takes all of it."""
     straddled = replace(DEAD, transactions={"app-0": 4})
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
-    commit = required(side_commit(straddled, NAMING, load))
+    commit = required(secondary_commit(straddled, NAMING, load))
     assert [(write.start, [file.path for file in write.files]) for write in commit.written] == [(5, ["d0"])]
     assert [file.path for file in commit.files] == ["d10"]
     assert commit.metadata.spans == {SOURCE: Span(Position(5), Position(20))}
@@ -138,7 +138,7 @@ def test_commit_with_a_resolution_is_marked_as_one() -> None:
 def test_only_the_main_tables_commit_names_the_other_tables() -> None:
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), marker(10, 20)))})
     assert rows_commit(ROWS, NAMING, load, None).metadata.other_tables == {"/dead": TableKind.DEAD_LETTERS}
-    side = side_commit(DEAD, NAMING, load)
+    side = secondary_commit(DEAD, NAMING, load)
     assert side is not None
     assert side.metadata.other_tables == {}
     assert rows_commit(ROWS, NAMING, Load({SOURCE: Run((marker(0, 10),))}), None).metadata.other_tables == {}

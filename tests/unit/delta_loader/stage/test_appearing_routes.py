@@ -84,4 +84,4 @@ def test_marker_for_a_table_that_has_not_appeared_is_held(staging: Staging) -> N
 def test_settings_with_appeared_tables_list_their_routes(staging: Staging) -> None:
     appear(staging, "a", "b")
     (stream,) = with_appeared(settings_of(staging), staging.store(staging.stage_url)).streams
-    assert stream.side_tables == (staging.route("a"), staging.route("b"), staging.dead_letters)
+    assert stream.secondary_tables == (staging.route("a"), staging.route("b"), staging.dead_letters)
