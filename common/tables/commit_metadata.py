@@ -19,7 +19,7 @@ Rules:
 7. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). A missing generation is
    0, so metadata of a topic that was never recreated is unchanged.
 8. Every commit that moves the main table's positions names the version of each secondary table's newest own commit, by
-   the table's id. An older copy of such a table shows nothing else (rollback.py, rule 8). Older releases did not.
+   the table's id. Only this tells an older copy of such a table (rollback.py, rule 8). Older releases did not.
 """
 
 from __future__ import annotations

@@ -46,10 +46,10 @@ Rules:
    the log thus belongs to a new stream.) Otherwise that is unknown too; commits made in the meantime record it as
    unproved. They also record the chains that the stage has of other topics for the app_id, where the log has none of
    its commits (rule 6): the table's position may be theirs.
-8. An older copy of a table's folder has the same id, and a shorter log that shows nothing. The main table's positions
-   show it, compared with the stage. Those of a secondary table may lag, so every commit to the main table records the
-   newest own commit of each secondary table (commit_metadata.py, rule 8). A secondary table that has none as new is a
-   copy, until an own commit answers for the recorded one.
+8. An older copy of a table's folder has the same id, and its log, only shorter, does not tell. A copy of the main table
+   is recognized by its positions, compared with the stage. Those of a secondary table may lag, so every commit to the
+   main table records the newest own commit of each secondary table (commit_metadata.py, rule 8). A secondary table
+   without an own commit of that version or later is a copy, until an own commit answers for the recorded one.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -107,7 +107,7 @@ class Rollback:
 
     @property
     def is_older_copy(self) -> bool:
-        """Whether ``cause`` is missing from the log, and not in it (rule 8)."""
+        """Whether the table is an older copy, whose log lacks ``cause`` (rule 8)."""
         return self.kind is RollbackKind.RESTORED and not self.cause.is_restore
 
 
@@ -443,7 +443,7 @@ def _without(kind: RollbackKind, cause: LoggedCommit, positions: Mapping[Generat
 def remedy_of_secondary(url: str, app_id: str, back: Rollback, own: Mapping[TopicPartition, Position | None]) -> str:
     """How a secondary table gets back what it lost while the main table, at the positions ``own``, has its part."""
     if back.is_older_copy:
-        undo = "put its newest folder back"
+        undo = "put the table's newest folder back"
     else:
         undo = f"RESTORE TABLE {delta_table(url)} TO VERSION AS OF {back.cause.version - 1}"
     ends = {partition: end for partition, end in sorted(own.items()) if end is not None}
@@ -471,9 +471,7 @@ def described(url: str, back: Rollback) -> str:
             to = "an older version" if cause.restored_version is None else f"version {cause.restored_version}"
             put_back = f"version {cause.version} of {url} put it back to {to}{when}{who}"
             if back.is_older_copy:
-                put_back = (
-                    f"an older copy of {url} is in its place: its log lacks this stream's version {cause.version}"
-                )
+                put_back = f"{url} is an older copy of the table, without version {cause.version} of this stream"
             return f"{put_back}: it has the records of {positions or 'no partition'}{older}"
         case RollbackKind.REPLACED:
             return (

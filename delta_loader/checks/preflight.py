@@ -231,5 +231,5 @@ def _went_back(stream: Stream, histories: Mapping[str, StreamHistory], own: Tabl
     for url, history in histories.items():
         if history.rollback is not None:
             reason = held_by(url, stream, history.rollback, positions)
-            problem = f"{stream.app_id}: {reason.problem}; it waits"
+            problem = f"{stream.app_id}: {reason.problem}; the stream waits"
             yield Check("history", Level.WARNING, problem, reason.remedy, stream.app_id)

@@ -1,4 +1,4 @@
-"""An older copy of a secondary table's folder: its log shows nothing, and the main table's log names what it lacks."""
+"""An older copy of a secondary table's folder: its log does not tell, and the main table's log names what it lacks."""
 
 import copy
 from dataclasses import replace
@@ -90,11 +90,11 @@ def test_older_copy_of_a_secondary_table_holds_the_stream(lake: Lake, which: str
     held = lake.load().held[lake.partition]
     assert held.reason == "table_restored"
     assert held.problem == (
-        f"an older copy of {url} is in its place: its log lacks this stream's version 2: it has the records of "
+        f"{url} is an older copy of the table, without version 2 of this stream: it has the records of "
         "orders/0 up to 10"
     )
     assert held.remedy == (
-        "put its newest folder back; or `bootstrap accept ⟨config⟩ --stream orders --go-on --yes`, then "
+        "put the table's newest folder back; or `bootstrap accept ⟨config⟩ --stream orders --go-on --yes`, then "
         "`stage-writer replay ⟨config⟩ --topic orders --partition 0 --from 10 --to 20 --yes`"
     )
     assert lake.tables.tables[lake.staging.table].transactions == {"orders-0": 19}
