@@ -144,7 +144,7 @@ class Preflight:
         tables = sides if state is None else {stream.table: state, **sides}
         histories = read_histories(stream, tables, self.open_store)
         own = NO_IDENTITY if state is None else histories[stream.table].identity(state.transactions)
-        yield from _went_back(stream, histories, own)
+        yield from _rollback_checks(stream, histories, own)
         for url in (table_url for table_url in stream.row_tables if table_url in tables):
             yield from merge_checks(stream, url, histories[url].identity(tables[url].transactions))
         retention_ms = int(loader_of(self.settings.loader, stream).marker_retention_s * 1000)
@@ -226,7 +226,7 @@ def failed(name: str, error: KafkaDeltaExpressError, app_id: str | None = None) 
     return Check(name, Level.ERROR, message, error.remedy, app_id, away, code)
 
 
-def _went_back(stream: Stream, histories: Mapping[str, StreamHistory], own: TableIdentity) -> Iterator[Check]:
+def _rollback_checks(stream: Stream, histories: Mapping[str, StreamHistory], own: TableIdentity) -> Iterator[Check]:
     positions = {partition: chain.position for partition, chain in own.chains.items()}
     for url, history in histories.items():
         if history.rollback is not None:

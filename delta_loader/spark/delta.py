@@ -168,10 +168,10 @@ class SparkDeltaTables:
         """A change that the transaction sees and the plan did not; None if nothing has changed (rule 1)."""
         versions, target = state.transactions, commit.target
         if state.table_id != target.table_id:
-            return Conflicted("a different table with another id is there now")
+            return Conflicted("a table with another id has taken its place")
         if TableShape(state.schema, state.partition_by) != target.shape:
             return Conflicted("the table's columns were changed")
-        back = self._went_back(commit, state.version)
+        back = self._rollback_conflict(commit, state.version)
         if back is not None:
             return back
         load_mode = choose_load_mode(state)
@@ -187,15 +187,15 @@ class SparkDeltaTables:
         ]
         return Conflicted(f"another loader moved {', '.join(moved)}") if moved else None
 
-    def _went_back(self, commit: TableCommit, read_version: int) -> Conflicted | None:
+    def _rollback_conflict(self, commit: TableCommit, read_version: int) -> Conflicted | None:
         """A RESTORE or a replacement that the plan had not seen (rule 4); for a resolution, any commit at all."""
-        looked_at = commit.target.version
-        if looked_at is None or looked_at >= read_version:
+        planned = commit.target.version
+        if planned is None or planned >= read_version:
             return None
         if commit.is_resolution:
             # Another loader may have carried it out, and have loaded up to the very positions that this commit expects.
             return Conflicted(f"version {read_version} is newer than the one that the resolution is about")
-        commits = turning_points(self.history(commit.target.url, read_version), looked_at)
+        commits = turning_points(self.history(commit.target.url, read_version), planned)
         return (
             Conflicted(f"version {commits[-1].version} of the table is a {commits[-1].operation}") if commits else None
         )

@@ -31,7 +31,13 @@ WORDS = {
     r"all the same": "still, also",
     r"whatever": "any, every, regardless of",
     r"however long": "no matter how long",
-    r"went_back|WentBack|LookBack": "rollback",
+    r"_?went_back|WentBack|LookBack": "rollback",
+    r"_?side_(tables?|commits?)|(own_)?side tables?": "the secondary tables, next to the main one",
+    r"_?let_go|_?see_to|_?spoken_of|_?is_a_no": "the field's own word",
+    r"(?-i:(Finds|Follows|Converts|Decodes|Runs|Reads|Sends|Starts|Fetches|Checks|Opens)[A-Z]\w+)": (
+        "a noun for a type, an imperative for a callable"
+    ),
+    r"(?-i:(Version|Offset)Story|OwnPast|Surroundings|Keeping|Moments)": "the field's own word",
     r"way_of_loading": "load mode",
     r"debts?": "deferred range",
     r"(?-i:(Table|Kafka)Look(er)?|Looked|LooksAt\w+)": "…Snapshot, or what is refreshed, inspected, checked",

@@ -148,7 +148,7 @@ class TestOnDisk:
         if closed:
             first.close()
         else:
-            first._let_go()
+            first._release()
             os.close(first._lock)
         monkeypatch.setattr(disk, "_machine", lambda: after)
         again = open_backend(tmp_path)

@@ -45,7 +45,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "delta_loader.load.catch_up": {
         "CatchUp._load: tables.position(missing.url, missing.partition) or start → "
         "tables.position(missing.url, missing.partition) or False": "no position is below zero",
-        "CatchUp._note: own is not None and [deferred.span.end for deferred in now] == [missing.span.end] → "
+        "CatchUp._note: main is not None and [deferred.span.end for deferred in now] == [missing.span.end] → "
         "True and [deferred.span.end for deferred in now] == [missing.span.end]": "no table, no deferred range",
         "CatchUp._next: if load is not None: → if True:": "a run has a marker, and a load at least one of them",
     },

@@ -306,7 +306,7 @@ class HistoriesOnDisk(Histories):
     def crash_backend(self, *, same_machine: bool) -> None:
         assert isinstance(self.backend, DiskBackend)
         if same_machine:
-            self.backend._let_go()
+            self.backend._release()
             os.close(self.backend._lock)
         else:
             self.backend.clear()

@@ -51,7 +51,7 @@ class Kept(disk.DiskBackend):
         """What the kernel does for a process that has died."""
         if self.is_open:
             self.is_open = False
-            self._let_go()
+            self._release()
             with suppress(OSError):
                 os.close(self._lock)
 

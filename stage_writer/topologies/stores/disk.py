@@ -118,7 +118,7 @@ class DiskBackend:
 
     def clear(self) -> None:
         with self._errors("clear"):
-            self._let_go()
+            self._release()
             shutil.rmtree(self._folder / _DATA, ignore_errors=True)
             self._open()
             self._note({_MACHINE: self._machine.encode()})
@@ -135,7 +135,7 @@ class DiskBackend:
             self._now.environment.sync(True)  # noqa: FBT003 - lmdb's
             self._note({_MACHINE: _CLOSED})
             self._now.environment.sync(True)  # noqa: FBT003
-        self._let_go()
+        self._release()
         os.close(self._lock)
 
     @property
@@ -194,10 +194,10 @@ class DiskBackend:
     def _grow(self) -> None:
         held = self._now
         map_bytes = 2 * held.environment.info()["map_size"]
-        self._let_go()
+        self._release()
         self._open(map_bytes)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._held is not None:
             held, self._held = self._held, None
             held.reading.abort()

@@ -412,7 +412,7 @@ def test_missing_template_of_a_table_to_be_created_is_an_error(staging: Staging,
     assert missing() == []
 
 
-def test_table_that_went_back_is_a_warning(staging: Staging) -> None:
+def test_table_that_was_rolled_back_is_a_warning(staging: Staging) -> None:
     mine = CommitMetadata("c", "orders", {staging.source(0): span(0, 10)}, None).to_json()
     store = staging.store(staging.table)
     commit(store, 0, PROTOCOL, METADATA)

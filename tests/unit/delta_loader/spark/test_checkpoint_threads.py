@@ -19,14 +19,14 @@ _LONG_S = 60.0
 
 
 class Store:
-    """Writes checkpoints, each of which waits for ``let_go``."""
+    """Writes checkpoints, each of which waits for ``released``."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, int]] = []
         self.most: dict[str, int] = {}
         self.most_of_all = 0
         self.began = Event()
-        self.let_go = Event()
+        self.released = Event()
         self._in_flight: list[str] = []
         self._lock = Lock()
 
@@ -40,7 +40,7 @@ class Store:
                 self.most[url] = max(self.most.get(url, 0), self._in_flight.count(url))
                 self.most_of_all = max(self.most_of_all, len(self._in_flight))
             self.began.set()
-            assert self.let_go.wait(_LONG_S)
+            assert self.released.wait(_LONG_S)
             with self._lock:
                 self._in_flight.remove(url)
                 self.written.append((url, version))
@@ -52,7 +52,7 @@ class Store:
 def store() -> Iterator[Store]:
     store = Store()
     yield store
-    store.let_go.set()
+    store.released.set()
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_only_the_newest_due_checkpoint_follows_the_running_one(
     for version in (20, 30, 40):
         checkpoints.request(store.due("a", version))
     assert store.written == []
-    store.let_go.set()
+    store.released.set()
     checkpoints.finish()
     assert store.written == [("a", 10), ("a", 40)]
     assert store.most == {"a": 1}
@@ -84,7 +84,7 @@ def test_many_tables_are_queued(store: Store, checkpoints: BackgroundCheckpoints
         for number in range(20):
             checkpoints.request(store.due(f"table {number}", version))
     assert store.began.wait(_LONG_S)
-    store.let_go.set()
+    store.released.set()
     checkpoints.finish()
     assert dict(store.written) == {f"table {number}": 20 for number in range(20)}
     assert set(store.most.values()) == {1}
@@ -98,7 +98,7 @@ def test_failed_checkpoint_is_counted_and_does_not_stop_the_next(
     def fail() -> None:
         raise error
 
-    store.let_go.set()
+    store.released.set()
     checkpoints.request(DueCheckpoint("a", 10, fail))
     checkpoints.request(store.due("b", 10))
     checkpoints.finish()
@@ -117,7 +117,7 @@ def test_close_waits_for_the_running_checkpoint_and_starts_none(
     checkpoints.request(store.due("a", 20))
     checkpoints.close(last_wait_s=0.01)  # it hangs and is abandoned
     checkpoints.request(store.due("b", 10))
-    store.let_go.set()
+    store.released.set()
     checkpoints.close(_LONG_S)
     assert store.written == [("a", 10)]
 
