@@ -65,6 +65,11 @@ class MemoryDeltaTables:
     def version(self, url: str) -> int:
         return len(self.tables[url].commits)
 
+    def begun(self, url: str, partition: str) -> list[int]:
+        """Where the files of a partition (``orders-0``) begin that a table has, each as often as it has it."""
+        names = [path.rpartition("/")[2] for path in self.tables[url].paths if f"{partition}-" in path]
+        return sorted(int(name.removeprefix(f"{partition}-")[:20]) for name in names)
+
     def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
         for version in range(newest, 0, -1):
             commit = self.tables[url].commits[version - 1]

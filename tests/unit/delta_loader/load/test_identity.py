@@ -57,8 +57,7 @@ class Pipeline:
 
     def begun(self, topic: str) -> list[int]:
         """Where the files of a topic begin that the table has, each as often as it has it."""
-        names = [path.rpartition("/")[2] for path in self.tables.tables[self.staging().table].paths]
-        return sorted(int(name.removeprefix(f"{topic}-0-")[:20]) for name in names if name.startswith(f"{topic}-0-"))
+        return self.tables.begun(self.staging().table, f"{topic}-0")
 
     @property
     def identity(self) -> TableIdentity:

@@ -106,12 +106,16 @@ class World:
         self.staging.flush(partition, start, end)
         self.load()
 
+    def log_is_cleaned(self, others: int = 20, begins: int = 15) -> None:
+        """After so many commits of another program, the log's clean-up takes those before a version."""
+        self.tables.others(self.url, others)
+        self.tables.begins = begins
+
     def loaded_by_another_program(self) -> None:
         """The table has orders/0 up to 10, a log that was cleaned up, and no commit or marker of the stream."""
         self.loads(0, 0, 10)
         self.tables.tables[self.url].commits.clear()
-        self.tables.others(self.url, 20)
-        self.tables.begins = 15
+        self.log_is_cleaned()
         self.staging.store(self.staging.stage_url).delete(self.staging.markers())
         self.staging.previous.clear()
 
@@ -135,9 +139,7 @@ class World:
 
     def begun(self, partition: int) -> list[int]:
         """Where the files of a partition begin that the table has, each as often as it has it."""
-        names = [path.rpartition("/")[2] for path in self.tables.tables[self.url].paths]
-        mine = [name for name in names if name.startswith(f"orders-{partition}-")]
-        return sorted(int(name.removeprefix(f"orders-{partition}-")[:20]) for name in mine)
+        return self.tables.begun(self.url, f"orders-{partition}")
 
 
 @pytest.fixture
@@ -159,8 +161,7 @@ def test_restore_is_found_behind_any_number_of_commits(world: World, others: int
 def test_log_that_begins_after_the_last_load_holds_new_loads(world: World) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 10, restores=0)
-    world.tables.others(world.url, 10)
-    world.tables.begins = 15
+    world.log_is_cleaned(10, 15)
     assert world.load() == {}  # nothing to load: it does not matter yet
     world.staging.flush(0, 10, 20)
     for _ in range(2):
@@ -184,8 +185,7 @@ def test_nothing_is_settled_while_the_history_is_unknown_although_nothing_waits(
     store, (path,) = world.staging.store(world.staging.stage_url), world.staging.markers()
     content = required(store.read(path))
     world.loads(0, 10, 20)
-    world.tables.others(world.url, 20)
-    world.tables.begins = 15
+    world.log_is_cleaned()
     store.write(path, content)
     assert world.load() == {}
     assert len(world.staging.markers()) == 2
@@ -194,8 +194,7 @@ def test_nothing_is_settled_while_the_history_is_unknown_although_nothing_waits(
 def test_load_of_another_partition_leaves_the_history_unknown(world: World) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 10, restores=0)
-    world.tables.others(world.url, 10)
-    world.tables.begins = 15
+    world.log_is_cleaned(10, 15)
     world.staging.created_ms += 30 * DAY_MS
     world.staging.flush(1, 0, 10)  # younger than the log, and so new to the table
     assert world.load() == {"orders/0": "history_unknown", "orders/1": "history_unknown"}
@@ -211,8 +210,7 @@ def test_load_of_another_partition_leaves_the_history_unknown(world: World) -> N
 def test_replaced_range_leaves_the_history_unknown(world: World, *, again: bool) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 10, restores=0)
-    world.tables.others(world.url, 10)
-    world.tables.begins = 15
+    world.log_is_cleaned(10, 15)
     world.load()
     world.tables.replace(world.url)
     world.staging.flush(0, 10, 20)
@@ -229,8 +227,7 @@ def test_completed_deferred_range_leaves_the_history_unknown(world: World, *, ag
     world.staging.flush(0, 0, 10, dead=[3])
     world.load(failing=True)
     world.tables.others(world.url, 10, restores=0)
-    world.tables.others(world.url, 10)
-    world.tables.begins = 15
+    world.log_is_cleaned(10, 15)
     world.tables.away = set()
     assert world.load() == {}
     world.staging.flush(0, 10, 20)
@@ -241,23 +238,14 @@ def test_completed_deferred_range_leaves_the_history_unknown(world: World, *, ag
     assert world.begun(0) == [0, 10]
 
 
-def test_loader_that_saw_the_whole_log_continues_after_a_replaced_range(world: World) -> None:
+@pytest.mark.parametrize("is_replaced", [True, False], ids=["a replaced range", "commits of others"])
+def test_loader_that_saw_the_whole_log_continues_after_its_clean_up(world: World, *, is_replaced: bool) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 10)
     world.load(again=False)
-    world.tables.replace(world.url)
-    world.tables.begins = 5
-    world.staging.flush(0, 10, 20)
-    assert world.load(again=False) == {}
-    assert world.begun(0) == [0, 10]
-
-
-def test_loader_that_saw_the_whole_log_continues_after_log_clean_up(world: World) -> None:
-    world.loads(0, 0, 10)
-    world.tables.others(world.url, 10)
-    world.load(again=False)
-    world.tables.others(world.url, 10)
-    world.tables.begins = 5
+    if is_replaced:
+        world.tables.replace(world.url)
+    world.log_is_cleaned(0 if is_replaced else 10, 5)
     world.staging.flush(0, 10, 20)
     assert world.load(again=False) == {}
     assert world.begun(0) == [0, 10]
@@ -266,8 +254,7 @@ def test_loader_that_saw_the_whole_log_continues_after_log_clean_up(world: World
 def test_log_with_the_last_load_is_enough(world: World) -> None:
     for start in range(0, 100, 10):
         world.loads(0, start, start + 10)
-    world.tables.others(world.url, 30)
-    world.tables.begins = 10
+    world.log_is_cleaned(30, 10)
     world.staging.flush(0, 100, 110)
     assert world.load() == {}
 
@@ -295,8 +282,7 @@ def test_markers_loaded_by_another_program_are_settled_after_log_clean_up(world:
 def test_position_of_a_former_topic_is_not_that_of_its_successor(world: World, days: int) -> None:
     world.loads(0, 0, 10)
     world.loads(0, 10, 30)
-    world.tables.others(world.url, 20)
-    world.tables.begins = 15
+    world.log_is_cleaned()
     staging = world.staging
     staging.topic, staging.created_ms = "orders_v2", staging.created_ms + days * DAY_MS
     staging.previous.clear()
@@ -316,16 +302,14 @@ def test_position_of_a_former_topic_is_not_that_of_its_successor(world: World, d
     staging.flush(0, 0, 10)
     assert world.load() == {}
     assert world.tables.tables[world.url].transactions == {"orders-0": 29, "orders-0@1": 9}
-    world.tables.others(world.url, 20)
-    world.tables.begins = 40
+    world.log_is_cleaned(20, 40)
     assert world.load() == {}
 
 
 def test_former_topic_is_held_when_the_config_names_it_again(world: World) -> None:
     """What was loaded after the log was cleaned up names the new topic alone: the table may have the other one's."""
     world.loads(0, 0, 10)
-    world.tables.others(world.url, 20)
-    world.tables.begins = 15
+    world.log_is_cleaned()
     staging = world.staging
     staging.topic, staging.generation, staging.created_ms = "orders_v2", 1, staging.created_ms + 30 * DAY_MS
     begin = origin_to_bytes(ChainOrigin(Position(0), 1))  # what bootstrap restart --at 0 does, as the hold says
@@ -354,8 +338,7 @@ def test_former_topic_is_held_when_the_config_names_it_again(world: World) -> No
 
 def test_restart_too_soon_after_the_oldest_commit_names_the_time_to_wait_for(world: World) -> None:
     world.loads(0, 0, 10)
-    world.tables.others(world.url, 20)
-    world.tables.begins = 15
+    world.log_is_cleaned()
     staging = world.staging
     oldest_ms = staging.created_ms + 15 * DAY_MS
     staging.topic, staging.created_ms = "orders_v2", oldest_ms + 3_599_000
@@ -381,8 +364,7 @@ def test_restart_too_soon_after_the_oldest_commit_names_the_time_to_wait_for(wor
 def test_markers_are_not_settled_where_the_history_is_unknown(world: World) -> None:
     world.loads(0, 0, 10)
     world.loads(0, 10, 20)
-    world.tables.others(world.url, 20)
-    world.tables.begins = 15
+    world.log_is_cleaned()
     world.staging.previous.clear()
     world.staging.flush(0, 0, 10)
     for _ in range(2):
@@ -392,8 +374,7 @@ def test_markers_are_not_settled_where_the_history_is_unknown(world: World) -> N
 
 def test_chain_of_a_new_topic_begun_at_the_position_of_the_table_is_loaded(world: World) -> None:
     world.loads(0, 0, 10)
-    world.tables.others(world.url, 20)
-    world.tables.begins = 15
+    world.log_is_cleaned()
     world.staging.topic = "orders_v2"
     world.staging.previous.clear()
     world.staging.touch(0, 9)
@@ -404,8 +385,7 @@ def test_chain_of_a_new_topic_begun_at_the_position_of_the_table_is_loaded(world
 def test_partition_that_the_former_topic_lacked_is_loaded(world: World) -> None:
     """As do topics of other streams."""
     world.loads(0, 0, 10)
-    world.tables.others(world.url, 20)
-    world.tables.begins = 15
+    world.log_is_cleaned()
     staging = world.staging
     for topic, app_id, partition in (("payments", "payments", 0), ("orders_v1", "orders", 1)):
         replace(staging, topic=topic, app_id=app_id, previous={}).flush(partition, 0, 10)
@@ -481,8 +461,7 @@ def test_first_marker_is_held_where_the_log_cannot_prove_it_new(world: World) ->
 def test_markers_below_one_of_another_stream_do_not_count_as_new(world: World) -> None:
     """Another config stages into the chain, and the table has lost what it knew of its own."""
     world.loads(0, 0, 10)
-    world.tables.others(world.url, 20)
-    world.tables.begins = 15
+    world.log_is_cleaned()
     world.expire(0)
     world.staging.flush(0, 10, 20)
     world.staging.app_id = "returns"
