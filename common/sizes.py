@@ -1,6 +1,6 @@
 """Readable counts, sizes and times."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 
 def counted(number: int, noun: str) -> str:
@@ -17,5 +17,10 @@ def size_text(size_bytes: int) -> str:
 
 
 def time_text(time_ms: int) -> str:
-    """A time of the wall clock in UTC, in seconds: `2026-03-01T00:00:00+00:00`."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+    """A time in UTC, with milliseconds if it has any: `2026-03-01T00:00:00+00:00`."""
+    seconds, milliseconds = divmod(time_ms, 1000)
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC) + timedelta(milliseconds=milliseconds)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms"
+    return moment.isoformat(timespec="milliseconds" if milliseconds else "seconds")

@@ -1,12 +1,12 @@
 """Keeps rewinds and loads apart, by the rules of `common.stage.loading`, and new chains and loaders."""
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 
 from bootstrap.plans.repair import RewindPlan
 from common.errors import UsageError
 from common.ports import Clock, ObjectStore
 from common.remedies import CONFIG, repair, replay
+from common.sizes import time_text
 from common.spans import Position, Span
 from common.stage.leases import Epoch, Grant, current_grants
 from common.stage.loading import LoadNote, loading_folder
@@ -26,7 +26,7 @@ def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[]
         data = store.read(item.path)
         note = None if data is None else LoadNote.from_bytes(data)
         if note is not None and note.end > plan.position:
-            began = datetime.fromtimestamp(note.began_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            began = time_text(note.began_ms)
             msg = f"a loader has started to load {partition} up to {note.end}, at {began} ({item.path})"
             raise UsageError(
                 msg,

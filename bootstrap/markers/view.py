@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from bootstrap.markers.chains import ChainFinding, PartitionChain, Severity, link_findings
 from bootstrap.plans.state import StagedMarker
 from common.printable import joined
-from common.sizes import counted, size_text
+from common.sizes import counted, size_text, time_text
 from common.stage.markers import Marker, MarkerName, TableKind, manifest_to_bytes
 from common.terminal import Tone, age_text, aligned, toned
 
@@ -184,7 +183,7 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
     lines += [
         f"  before it   {before}",
         f"  stream      {manifest.app_id}, generation {manifest.generation}, format version {manifest.version}",
-        f"  made        {_moment(manifest.created_ms)} by {manifest.writer} ({manifest.origin.value})",
+        f"  made        {time_text(manifest.created_ms)} by {manifest.writer} ({manifest.origin.value})",
         f"  loaded      {'yes' if chain.has_loaded(marker.span) else 'no'}",
         f"  records     {manifest.records:,}",
         f"    {manifest.tombstones:,} tombstones, {manifest.filtered:,} filtered, {_dead(marker):,} dead letters",
@@ -194,8 +193,8 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
     lines += [f"  input       {end.partition} up to {end.position:,}" for end in manifest.inputs]
     lines += [f"  outbox      {path}" for path in manifest.outboxes]
     if manifest.lowest_timestamp_ms is not None and manifest.highest_timestamp_ms is not None:
-        lines.append(f"  from        {_moment(manifest.lowest_timestamp_ms)}")
-        lines.append(f"  to          {_moment(manifest.highest_timestamp_ms)}")
+        lines.append(f"  from        {time_text(manifest.lowest_timestamp_ms)}")
+        lines.append(f"  to          {time_text(manifest.highest_timestamp_ms)}")
     for table in marker.tables:
         kind = "dead letters" if table.kind is TableKind.DEAD_LETTERS else "rows"
         lines.append(f"  {table.url}  {table.rows:,} {kind}")
@@ -225,10 +224,3 @@ def _size(marker: Marker) -> int:
 
 def _number(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else "–"
-
-
-def _moment(timestamp_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{timestamp_ms} ms"

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from common.errors import MarkerError, UsageError
 from common.ports import ObjectStore
+from common.sizes import time_text
 from common.spans import TopicPartition
 from common.stage.stored import read_object
 from common.stored_types import StoredForm
@@ -53,8 +53,7 @@ class RepairEntry:
             return None
 
     def __str__(self) -> str:
-        began = datetime.fromtimestamp(self.began_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return f"`{self.work}` by {self.author}, begun at {began}"
+        return f"`{self.work}` by {self.author}, begun at {time_text(self.began_ms)}"
 
 
 _FORM = StoredForm(RepairEntry)

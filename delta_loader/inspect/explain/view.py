@@ -1,12 +1,11 @@
 """The output of ``delta-loader explain``, for people and for machines. JSON keys are only ever added."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from common.json_value import Json
 from common.printable import joined
 from common.remedies import CONFIG, quoted
-from common.sizes import counted
+from common.sizes import counted, time_text
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from common.tables.history import LoggedCommit
@@ -30,7 +29,7 @@ def _version_lines(story: VersionReport) -> Iterator[str]:
             "(delta.logRetentionDuration)"
         )
         return
-    when = "" if version.timestamp_ms is None else f" at {moment(version.timestamp_ms)}"
+    when = "" if version.timestamp_ms is None else f" at {time_text(version.timestamp_ms)}"
     yield f"version {story.number} of {story.url}: {version.words}{when}" + (
         f" by {version.author}" * bool(version.author)
     )
@@ -77,7 +76,7 @@ def _load_lines(metadata: CommitMetadata) -> Iterator[str]:
     if metadata.answers is not None:
         yield f"  applies the resolution of version {metadata.answers.version}: {metadata.answers.decision.value}"
     if metadata.valid_through_ms is not None:
-        yield f"  the table is complete through {moment(metadata.valid_through_ms)}"
+        yield f"  the table is complete through {time_text(metadata.valid_through_ms)}"
 
 
 def _counts_words(counts: Counts) -> str:
@@ -268,7 +267,7 @@ def _holder_words(holder: Holder) -> str:
 
 
 def _commit_words(commit: LoggedCommit) -> str:
-    when = "" if commit.timestamp_ms is None else f" of {moment(commit.timestamp_ms)}"
+    when = "" if commit.timestamp_ms is None else f" of {time_text(commit.timestamp_ms)}"
     return f"version {commit.version}{when} ({commit.operation})"
 
 
@@ -317,9 +316,3 @@ def _commit_json(commit: LoggedCommit | None) -> Json:
         "commit_id": None if metadata is None else metadata.commit_id,
         "valid_through_ms": None if metadata is None else metadata.valid_through_ms,
     }
-
-
-def moment(time_ms: int) -> str:
-    """A time as text, in UTC, with milliseconds if it has any."""
-    text = datetime.fromtimestamp(time_ms // 1000, UTC).isoformat(timespec="seconds")
-    return text if time_ms % 1000 == 0 else text.replace("+", f".{time_ms % 1000:03d}+")

@@ -89,7 +89,7 @@ def test_unfinished_repair_is_named_with_the_remedy(store: FsspecStore) -> None:
     with first.locks.locked(ORDERS, first.work):
         second = Operator(store, "bob", 20)
         with pytest.raises(
-            UsageError, match="`bootstrap rewind --to 20` by ann, begun at 2023-11-14T22:13:20Z"
+            UsageError, match=r"`bootstrap rewind --to 20` by ann, begun at 2023-11-14T22:13:20\+00:00"
         ) as raised:
             second.act()
     assert repair_path(ORDERS, 1) in raised.value.problem
