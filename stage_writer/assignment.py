@@ -7,8 +7,9 @@ Rules:
 2. Dropping loses nothing: the next owner reads from the chain's end.
 3. A partition that cannot continue (its marker is unreadable, Kafka no longer has its position, its topic was recreated
    or has lost records) is held and reported; the others continue. Its chain is checked periodically: when it ends
-   elsewhere, it was fixed. One that an operator put ahead of Kafka resumes when Kafka has reached that position. In
-   front of a record that may not be staged, a partition is held once all before it is staged.
+   elsewhere, it was fixed. One that an operator put ahead of Kafka resumes when Kafka has reached that position, and
+   one that this user may not read when it may. In front of a record that may not be staged, a partition is held once
+   all before it is staged.
 4. An unexpected exception in a flush or a conversion holds its partitions and does not end the service.
 """
 
@@ -34,6 +35,7 @@ from stage_writer.partitions.resume_points import (
 )
 from stage_writer.partitions.startup import PartitionStartup, StartedPartition, UnusablePartition, topic_ids
 from stage_writer.ports import (
+    NOT_ALLOWED,
     OUT_OF_RANGE,
     UNEXPECTED,
     Converter,
@@ -273,7 +275,9 @@ class AssignedPartitions:
                 reached = held.reason == OUT_OF_RANGE and self._startup.resume_points.is_reached(
                     partition, resume_point
                 )
-                fixed = held.takes_rows_now(self._stage)
+                fixed = held.takes_rows_now(self._stage) or (
+                    held.reason == NOT_ALLOWED and not self._source.metadata.refused([partition.topic])
+                )
             except (MarkerError, StoreError, BrokerError):
                 continue
             if (

@@ -46,7 +46,9 @@ class Background:
         self._schemas = schemas
         self._changelogs = changelogs
         self._clock, self._log = runtime.clock, runtime.log
-        self._idle_reporter = IdleReporter(metadata, stage, runtime.clock, runtime.log, streams)
+        self._idle_reporter = IdleReporter(
+            metadata, stage, runtime.clock, runtime.log, streams, report_hidden=runtime.telemetry.note_hidden
+        )
         self._state_renewal = StateRenewal(stage, workers, runtime.clock, runtime.log)
         self._topics_checked_at_s = runtime.clock.monotonic_s()
 

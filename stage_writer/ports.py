@@ -32,6 +32,8 @@ Made_co = TypeVar("Made_co", covariant=True)
 
 OUT_OF_RANGE = "out_of_range"
 """A `PartitionFault`'s reason: Kafka does not have the requested position."""
+NOT_ALLOWED = "not_allowed"
+"""A `PartitionFault`'s reason: this user may not read the topic. It is read again once the user may."""
 UNEXPECTED = "unexpected"
 """A `PartitionFault`'s reason: an exception that no code raises on purpose. The partition is read again."""
 TRUNCATED = "topic_truncated"
@@ -92,6 +94,9 @@ class KafkaMetadata(Protocol):
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The id of each topic that exists; None from a broker without topic ids. Safe to call from any thread."""
+
+    def refused(self, topics: Collection[str]) -> Collection[str]:
+        """The topics among these that this user may not read."""
 
     def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         """The partitions among these without an owner in the group; None while the group is rebalancing.

@@ -7,7 +7,7 @@ import pyarrow as pa
 from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
-from common.errors import ConfigError
+from common.errors import BrokerRefusedError, ConfigError
 from common.http.pages import with_remedy
 from common.metrics import Metrics
 from common.pages.model import Event
@@ -49,6 +49,8 @@ class WriterTelemetry:
     ) -> None:
         """``dead_letter_alarm`` is the share of records that raises an alarm; None disables it."""
         self._unsubscribed = unsubscribed or UnsubscribedTopics()
+        self.hidden: Mapping[str, BrokerRefusedError] = {}
+        """By app_id, streams with a topic that this user may not see. Replaced as a whole; any thread may read it."""
         self._clock = clock
         self._log = log
         self._metrics = metrics
@@ -130,6 +132,9 @@ class WriterTelemetry:
         sentences = {app_id: dropped.sentence for app_id, dropped in self.dropped.items() if not dropped.is_meant}
         return {app_id: sentence for app_id, sentence in sentences.items() if sentence is not None}
 
+    def note_hidden(self, hidden: Mapping[str, BrokerRefusedError]) -> None:
+        self.hidden = hidden
+
     @property
     def unsubscribed_topics(self) -> Mapping[str, ConfigError]:
         """Topics that no stream reads, and why. Safe to call from any thread."""
@@ -147,7 +152,9 @@ class WriterTelemetry:
             with_remedy(f"{config_error.problem}: it is not read", config_error.remedy)
             for config_error in self.unsubscribed_topics.values()
         )
+        hidden = (with_remedy(f"{app_id}: {error.problem}", error.remedy) for app_id, error in self.hidden.items())
         return (
+            *hidden,
             *unsubscribed,
             *many_dead_letters,
             *(f"{app_id}: {sentence} → {undeclared.REMEDY}" for app_id, sentence in self.drops.items()),

@@ -6,7 +6,7 @@ Rules:
    is read from the record before it, which must be the one that is known.
 2. A position that Kafka does not have is a fault of that partition alone. Where retention has removed only the record
    that was to be compared, reading begins at the position itself.
-3. An error of the group, or of the whole client, is raised.
+3. An error of the group, or of the whole client, is raised. So is the refusal of a topic where all are refused.
 """
 
 import re
@@ -30,8 +30,9 @@ from stage_writer.fetch.fetched import ClientEvent, Fetched
 from stage_writer.fetch.metadata import BrokerMetadata
 from stage_writer.fetch.partitions import from_kafka, to_kafka
 from stage_writer.fetch.reading import ReadPositions
+from stage_writer.fetch.refused_topics import RefusedTopics
 from stage_writer.fetch.truncation import Mismatch, TruncationChecks, ends_before, truncated
-from stage_writer.ports import OUT_OF_RANGE, PartitionFault, Polled
+from stage_writer.ports import NOT_ALLOWED, OUT_OF_RANGE, PartitionFault, Polled
 
 # librdkafka's own codes begin with an underscore.
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
@@ -54,12 +55,15 @@ class CheckedReading:
         connection: KafkaConnection,
         metadata: BrokerMetadata,
         positions: ReadPositions,
+        *,
+        refused: RefusedTopics,
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
         self._connection = connection
         self._metadata = metadata
         self._positions = positions
+        self._refused = refused
         self._clock = clock
         self._log = log
         self._checks = TruncationChecks()
@@ -182,6 +186,10 @@ class CheckedReading:
                 differs_at = None if differs is None else int(differs[1])
                 return [truncated(topic_partition, self._checks.last(topic_partition), differs_at)]
             return self._out_of_range(topic_partition, Position(event.offset))
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and topic is not None and partition >= 0:
+            refusal = member_error(self._connection.servers, self._connection.group_id, topic, error)
+            self._refused.require_others(refusal)
+            return [PartitionFault(from_kafka(topic, partition), refusal.problem, refusal.remedy, NOT_ALLOWED)]
         if error.fatal() or error.code() in _FATAL_GROUP:
             raise member_error(self._connection.servers, self._connection.group_id, topic, error)
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

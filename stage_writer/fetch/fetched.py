@@ -96,12 +96,17 @@ def fetched_of(messages: Sequence[Message], *, with_headers: bool) -> Fetched:
     errors = list(map(Message.error, messages))
     if errors and set(map(type, errors)) != {NoneType}:  # a KafkaError cannot be compared with None
         problems = [
-            ClientEvent(message.topic(), message.partition(), message.offset(), error)
+            ClientEvent(message.topic(), _number(message.partition()), _number(message.offset()), error)
             for message, error in zip(messages, errors, strict=True)
             if error is not None
         ]
         messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
     return Fetched(batches_of(messages, with_headers=with_headers), tuple(problems), count)
+
+
+def _number(known: int | None) -> int:
+    """-1 for an event of a whole topic."""
+    return -1 if known is None else known
 
 
 def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[MessageBatch, ...]:

@@ -34,6 +34,7 @@ from stage_writer.fetch.metadata import BrokerMetadata, TopicSharing
 from stage_writer.fetch.native_fetching import fetcher_of
 from stage_writer.fetch.partitions import all_from_kafka, from_kafka, to_kafka
 from stage_writer.fetch.reading import ReadPositions
+from stage_writer.fetch.refused_topics import RefusedTopics
 from stage_writer.fetch.subscription import TopicSubscription
 from stage_writer.memory_shares import MemoryShares
 from stage_writer.ports import GroupListener, Polled
@@ -70,9 +71,12 @@ class KafkaSource:
         self._connection = KafkaConnection(settings, properties, clock, log)
         self.metadata = BrokerMetadata(self._connection, sharing)
         self._subscription = TopicSubscription(self.metadata, sharing, unsubscribed or UnsubscribedTopics(), clock, log)
+        refused = RefusedTopics(self.metadata.refused, lambda: self._subscription.topics, clock)
         consumer = self._connection.consumer
         self._positions = ReadPositions(consumer, is_cooperative=is_cooperative(properties))
-        self._reading = CheckedReading(self._connection, self.metadata, self._positions, clock, log)
+        self._reading = CheckedReading(
+            self._connection, self.metadata, self._positions, refused=refused, clock=clock, log=log
+        )
         self._fetcher = fetcher_of(
             consumer, clock, self._most, self._enough_bytes, with_headers=with_headers, native=native, log=log
         )

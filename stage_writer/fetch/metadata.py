@@ -17,6 +17,7 @@ from common.settings.overlap import TopicReaders
 from common.spans import Position, Topic, TopicPartition
 from stage_writer.fetch.connection import KafkaConnection
 from stage_writer.fetch.partitions import from_kafka, to_kafka
+from stage_writer.fetch.rights import refused_topics
 
 TopicSharing = Callable[[Collection[str]], Mapping[str, ConfigError]]
 """Agrees on the owners of topics that several streams read; returns those that they cannot share.
@@ -71,6 +72,10 @@ class BrokerMetadata:
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         with self._connection.errors("describe topics"):
             return topic_ids(self._connection.admin, topics, TIMEOUT_S)
+
+    def refused(self, topics: Collection[str]) -> Collection[str]:
+        with self._connection.errors("describe topics"):
+            return refused_topics(self._connection.admin, topics)
 
     def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         group, admin = self._connection.group_id, self._connection.admin

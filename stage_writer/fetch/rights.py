@@ -21,6 +21,7 @@ from common.settings import Settings
 _TIMEOUT_S = 10.0
 _AGAIN_S = 0.2
 _SOON = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
+_NOT_THERE = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNKNOWN_TOPIC_OR_PART)
 _DENIALS = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED)
 
 
@@ -41,6 +42,15 @@ def require_rights(settings: Settings, topics: Collection[str]) -> None:
         if not _of_a_group(admin, group):
             msg = f"this user is not allowed to read the consumer group {group!r} (writer.group_id)"
             raise ConfigError(msg, remedy("GROUP_AUTHORIZATION_FAILED", "", group))
+
+
+def refused_topics(admin: AdminClient, topics: Collection[str]) -> set[str]:
+    """The topics among these that this user may not read. Raises KafkaException."""
+    if not topics:
+        return set()
+    names = TopicCollection(sorted(topics))
+    futures = admin.describe_topics(names, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
+    return {topic for topic, future in futures.items() if not _may_read(future)}
 
 
 @contextmanager
@@ -73,7 +83,7 @@ def _may_read(future: Future[TopicDescription] | Future[ConsumerGroupDescription
         code = error.args[0].code()
         if code in _DENIALS:
             return False
-        if code == KafkaError.GROUP_ID_NOT_FOUND:
+        if code in _NOT_THERE:
             return True  # reports no permissions; newer brokers report this for a group that never existed
         raise
     return allowed is None or not allowed or AclOperation.READ in allowed

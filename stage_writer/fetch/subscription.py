@@ -32,7 +32,8 @@ class TopicSubscription:
         self._clock = clock
         self._log = log
         self._streams: tuple[Stream, ...] = ()
-        self._topics: tuple[str, ...] = ()
+        self.topics: tuple[str, ...] = ()
+        """The subscribed ones."""
         self._refreshed_at_s = 0.0
         self._subscribe: Callable[[list[str]], None] = lambda _: None
 
@@ -59,8 +60,8 @@ class TopicSubscription:
             names -= self._shared(names)
         self._refreshed_at_s = self._clock.monotonic_s()
         topics_now = tuple(sorted(names))
-        if topics_now and topics_now != self._topics:
-            self._topics = topics_now
+        if topics_now and topics_now != self.topics:
+            self.topics = topics_now
             self._subscribe(list(topics_now))
 
     @property
@@ -69,7 +70,7 @@ class TopicSubscription:
 
     def _shared(self, names: Collection[str]) -> set[str]:
         """Topics that appeared since startup and that several streams match: none reads them. Raises ConfigError."""
-        if not self._topics:
+        if not self.topics:
             require_shareable(self._sharing, names)
         shared = self._sharing(names)
         for topic, error in shared.items():

@@ -8,15 +8,16 @@ Rules:
    transactions left behind.
 3. The topic's id is requested after that: the end of another topic with the same name is meaningless.
 4. A failure has no consequence; the report is tried again a minute later.
-5. The partitions of each stream's topics are recorded in the same report, and once at startup.
+5. The partitions of each stream's topics are recorded in the same report, and once at startup; not those of a stream
+   with a topic that this user may not see.
 6. So are the partitions that this writer holds, as soon as they change, for ``delta-loader status``.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from structlog.typing import FilteringBoundLogger
 
-from common.errors import BrokerError, ConfigError, StoreError
+from common.errors import BrokerError, BrokerRefusedError, ConfigError, StoreError
 from common.ports import Clock
 from common.settings import Stream
 from common.settings.overlap import TopicReaders
@@ -36,13 +37,18 @@ class IdleReporter:
         clock: Clock,
         log: FilteringBoundLogger,
         streams: Collection[Stream],
+        *,
+        report_hidden: Callable[[Mapping[str, BrokerRefusedError]], None] = lambda _hidden: None,
     ) -> None:
+        """``report_hidden`` gets, by app_id, the streams with a topic that this user may not see."""
         self._streams = streams
         self._readers = TopicReaders(streams)
         self._metadata = metadata
         self._stage = stage
         self._clock = clock
         self._log = log
+        self._report_hidden = report_hidden
+        self._hidden: Collection[str] = ()
         self._reported_s = -REPORT_EVERY_S
         self._reported_held: Collection[TopicPartition] = ()
 
@@ -85,10 +91,32 @@ class IdleReporter:
     def _topics(self) -> list[StreamFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS
         taken: dict[str, list[TopicPartition]] = {stream.app_id: [] for stream in self._streams}
-        for partition in self._metadata.end_positions(self._streams):
+        for partition in self._end_positions(taken):
             for stream in self._readers.taking(partition.topic):
-                taken[stream.app_id].append(partition)
+                if stream.app_id in taken:
+                    taken[stream.app_id].append(partition)
         return [stream_fact(app_id, time_ms, partitions) for app_id, partitions in taken.items()]
+
+    def _end_positions(self, taken: dict[str, list[TopicPartition]]) -> Collection[TopicPartition]:
+        """The partitions of all streams; those with a topic that this user may not see are removed from ``taken``."""
+        partitions: set[TopicPartition] = set()
+        hidden: dict[str, BrokerRefusedError] = {}
+        try:
+            partitions.update(self._metadata.end_positions(self._streams))
+        except BrokerRefusedError:
+            for stream in self._streams:
+                try:
+                    partitions.update(self._metadata.end_positions([stream]))
+                except BrokerRefusedError as error:
+                    hidden[stream.app_id] = error
+                    del taken[stream.app_id]
+        for app_id in hidden.keys() - self._hidden:
+            self._log.error(
+                "topic not read", app_id=app_id, problem=hidden[app_id].problem, remedy=hidden[app_id].remedy
+            )
+        self._hidden = hidden
+        self._report_hidden(hidden)
+        return partitions
 
     def _facts(self, quiet: Collection[AssignedPartition]) -> list[IdleFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS

@@ -196,6 +196,10 @@ class WriterView:
         )
         problems += [Problem(ProblemLevel.ERROR, title, note, remedy) for note in snapshot.changelogs]
         problems += [
+            Problem(ProblemLevel.ERROR, f"A topic of {app_id} is not read", error.problem, error.remedy)
+            for app_id, error in snapshot.telemetry.hidden.items()
+        ]
+        problems += [
             Problem(ProblemLevel.ERROR, f"The topic {topic} is not read", error.problem, error.remedy)
             for topic, error in snapshot.telemetry.unsubscribed_topics.items()
         ]

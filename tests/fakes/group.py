@@ -11,7 +11,17 @@ from common.settings import Start, StartAt, Stream
 from common.spans import Position, Topic, TopicPartition
 from common.stage.markers import LastRecord
 from stage_writer.decode.batch import MessageBatch
-from stage_writer.ports import TRUNCATED, Flushing, GroupListener, Item, KafkaMetadata, PartitionFault, Polled, Result
+from stage_writer.ports import (
+    NOT_ALLOWED,
+    TRUNCATED,
+    Flushing,
+    GroupListener,
+    Item,
+    KafkaMetadata,
+    PartitionFault,
+    Polled,
+    Result,
+)
 
 
 @dataclass(slots=True)
@@ -85,6 +95,8 @@ class LonelyMember:
     """The reason of the fault for a partition that ends before the position it is read from."""
     others: dict[TopicPartition, float] = field(default_factory=dict)
     """Partitions of another member, each until a time."""
+    denied: set[str] = field(default_factory=set)
+    """Topics that this user may not read, although it may see them."""
 
     @property
     def metadata(self) -> KafkaMetadata:
@@ -112,7 +124,9 @@ class LonelyMember:
         readable = [partition for partition in readable if partition not in beyond]
         lost = [partition for partition in readable if self._is_lost(partition)]
         faults += [PartitionFault(partition, "records are lost", "", TRUNCATED) for partition in lost]
-        readable = [partition for partition in readable if partition not in lost]
+        refused = [partition for partition in readable if partition.topic in self.denied]
+        faults += [PartitionFault(partition, "not allowed", "allow it", NOT_ALLOWED) for partition in refused]
+        readable = [partition for partition in readable if partition not in {*lost, *refused}]
         batches = tuple(self._batch(partition) for partition in readable if self._offsets(partition))
         ends = {partition: Position(self.ends[partition]) for partition in readable}
         self.positions |= {partition: self.ends[partition] for partition in readable}
@@ -142,6 +156,9 @@ class LonelyMember:
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
+
+    def refused(self, topics: Collection[str]) -> Collection[str]:
+        return [topic for topic in topics if topic in self.denied]
 
     def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         del partitions

@@ -167,6 +167,10 @@ class Broker:
         there = {partition.topic for partition in self.logs}
         return {topic: f"id of {topic}" for topic in topics if topic in there}
 
+    def refused(self, topics: Collection[str]) -> Collection[str]:
+        del topics
+        return ()
+
     def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         return set(partitions) - self.positions.keys()
 

@@ -137,6 +137,10 @@ class Brokers:
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         return {topic: f"id-{topic}" for topic in topics}
 
+    def refused(self, topics: Collection[str]) -> Collection[str]:
+        del topics
+        return ()
+
     def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         return {partition for partition in partitions if partition.topic == "b"}
 

@@ -264,6 +264,10 @@ class GroupMember:
         """The broker's; a recreated topic has another id."""
         return {topic: self._broker.id_of(topic) for topic in topics}
 
+    def refused(self, topics: Collection[str]) -> Collection[str]:
+        del topics
+        return ()
+
     def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         return [partition for partition in partitions if partition not in self._broker.owners]
 

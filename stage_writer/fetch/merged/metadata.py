@@ -38,6 +38,10 @@ class MergedMetadata:
         there = [topic for topic in topics if all(input_topic in topic_ids for input_topic in topics_of(topic))]
         return {topic: ids_together(topic, topic_ids) for topic in there}
 
+    def refused(self, topics: Collection[str]) -> Collection[str]:
+        refused = set(self._inner.refused({input_topic for topic in topics for input_topic in topics_of(Topic(topic))}))
+        return {topic for topic in topics if not refused.isdisjoint(topics_of(Topic(topic)))}
+
     def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         """The chains with an input without an owner in the group."""
         ownerless = self._inner.ownerless(spread(partitions))

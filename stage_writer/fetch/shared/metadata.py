@@ -43,6 +43,10 @@ class SharedMetadata:
         topic_ids = self._inner.topic_ids({kafka_topic(topic) for topic in topics})
         return {topic: topic_ids[kafka_topic(topic)] for topic in topics if kafka_topic(topic) in topic_ids}
 
+    def refused(self, topics: Collection[str]) -> Collection[str]:
+        refused = self._inner.refused({kafka_topic(Topic(topic)) for topic in topics})
+        return {topic for topic in topics if kafka_topic(Topic(topic)) in refused}
+
     def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         ownerless = self._inner.ownerless({kafka_partition(partition) for partition in partitions})
         if ownerless is None:

@@ -29,7 +29,7 @@ from stage_writer.loop import StageWriter
 from stage_writer.notifications.notifier import NO_NOTIFIER, LoaderNotifier, NotificationTopic
 from stage_writer.outbox.ports import NO_OUTLETS, Outlets
 from stage_writer.outbox.records import outgoing_from_bytes
-from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, Polled
+from stage_writer.ports import NOT_ALLOWED, OUT_OF_RANGE, TRUNCATED, Polled
 from stage_writer.runtime import Attachments
 from stage_writer.stage.staging import NewFile, ObjectStage
 from stage_writer.stage.table_compatibility import TableCompatibility
@@ -320,6 +320,21 @@ def test_process_that_lost_its_partition_while_suspended_claims_nothing(tmp_path
     world.steps(60)
     assert world.chain() == []
     assert world.table.stat("anything") is None
+
+
+def test_partition_that_may_not_be_read_is_held_until_it_may(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.group.denied = {"orders"}
+    world.steps()
+    held = world.writer.snapshot().held[FIRST]
+    assert (held.reason, held.remedy, world.group.paused) == (NOT_ALLOWED, "allow it", {FIRST})
+    world.clock.now_s += CHECK_HELD_EVERY_S
+    world.steps()
+    assert world.writer.snapshot().held[FIRST] is held, "held without a retry while nothing has changed"
+    world.group.denied = set()
+    world.clock.now_s += CHECK_HELD_EVERY_S
+    world.steps(40)
+    assert (world.spans(), world.problems()) == ([(0, 10)], "")
 
 
 # Recreated and truncated topics (rule 6).

@@ -5,7 +5,10 @@ from typing import cast
 
 import pytest
 from structlog import get_logger
+from structlog.testing import capture_logs
 
+from common.errors import BrokerRefusedError
+from common.metrics import Metrics
 from common.settings import Stream
 from common.settings.topic_reader import TopicOwners
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -17,6 +20,7 @@ from stage_writer.partitions.idle_reports import IdleReporter
 from stage_writer.partitions.partition import AssignedPartition, InFlightFlush
 from stage_writer.ports import Converter, KafkaMetadata
 from stage_writer.stage.staging import ObjectStage
+from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.markers import ORDERS
 from tests.fakes.streams import stream_of
@@ -124,3 +128,32 @@ def test_flush_in_progress_is_not_staged_yet() -> None:
 
 def test_end_of_a_topic_that_was_recreated_meanwhile_says_nothing() -> None:
     assert idle_of(assigned_at(10), 10, next_id="second") == []
+
+
+def test_stream_with_a_hidden_topic_is_left_out_of_the_report() -> None:
+    class Hiding(Metadata):
+        is_hiding = True
+
+        def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+            if self.is_hiding and any(stream.app_id == "hidden" for stream in streams):
+                raise BrokerRefusedError("cannot look up the topic hidden", "allow it")
+            return super().end_positions(streams)
+
+    streams = [
+        stream_of(app_id="hidden", topics=["hidden", "clicks"]),
+        stream_of(app_id="orders", topics=["orders"], table="memory://lake/orders"),
+    ]
+    metadata, reports = Hiding(("orders", 0), ("clicks", 0)), Reports()
+    kafka, stage = cast("KafkaMetadata", metadata), cast("ObjectStage", reports)
+    telemetry = WriterTelemetry(HandClock(), get_logger(), Metrics())
+    reporter = IdleReporter(kafka, stage, HandClock(), get_logger(), streams, report_hidden=telemetry.note_hidden)
+    with capture_logs() as logs:
+        for _ in range(2):
+            reporter.report([], {}, now=True)
+    assert {fact.app_id: fact.topics for fact in reports.streams} == {"orders": {"orders": 1}}
+    assert [(entry["event"], entry["app_id"]) for entry in logs] == [("topic not read", "hidden")]
+    assert telemetry.notes == ("hidden: cannot look up the topic hidden → allow it",)
+    metadata.is_hiding = False
+    reporter.report([], {}, now=True)
+    assert [fact.app_id for fact in reports.streams] == ["hidden", "orders"]
+    assert list(telemetry.notes) == []
