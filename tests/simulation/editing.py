@@ -270,7 +270,15 @@ class EditedHistory:
 
     def _invariants(self, stage: str) -> RowInvariants:
         stream = _settings(Config()).streams[0]
-        return RowInvariants(stage, stream, lambda: self.log.tables, log=self.log, is_late=lambda: self.world.is_late)
+        world = self.world
+        return RowInvariants(
+            stage,
+            stream,
+            lambda: self.log.tables,
+            log=self.log,
+            is_late=lambda: world.is_late,
+            sent_ms=lambda: world.sent_ms,
+        )
 
     def run(self) -> Verdict:
         rng = self.world.rng

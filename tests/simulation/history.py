@@ -80,7 +80,7 @@ class History:
         self.kind = kind_of(self.worlds, context)
         self.invariants = self.kind.invariants()
         self.invariants.is_given_up = self._given_up.has
-        self.invariants.is_late = lambda: self.world.is_late
+        self.invariants.is_late, self.invariants.sent_ms = lambda: self.world.is_late, lambda: self.world.sent_ms
         self.bucket.invariants = self.kind.log.invariants = self.invariants
         self.world.find_rival = self._find_rival
         several = len(self.kind.topics) > 1

@@ -8,8 +8,8 @@ Rules:
 3. A marker's links hold: one that names a marker before it begins where some marker of that name ended.
 4. A stray is never continued: where markers lay above a claim when it was made, and still do, none follows it. (A
    marker that was the chain's end when it was made, was put aside, and is made again by a duplicated request may be
-   followed by a claim that was already in progress and was planned while it was the end. A request that arrives late
-   was sent before, too.)
+   followed by a claim that was already in progress and was planned while it was the end. A request that was sent
+   before the marker was made was not planned on it, too.)
 5. A marker is deleted only when its copy is below ``stray/``, or when every table that it has files for, and its own,
    has its span, no marker below it is left, and one above it is, or the chain's origin is recorded, as by a rewind that
    takes the one above it. A writer withdraws its own claim only when the marker before it was put aside. (A request
@@ -64,6 +64,8 @@ class StageInvariants:
     """Whether a record may be missing: an operator gave it up, or Kafka lost it before a chain began."""
     is_late: Callable[[], bool] = lambda: False
     """Whether the request that changes an object now was sent long before."""
+    sent_ms: Callable[[], int] = lambda: 0
+    """When that request was sent."""
     _claims: dict[TopicPartition, dict[Position, _Claim]] = field(default_factory=dict)
     _ends: dict[tuple[MarkerName, int], set[Position]] = field(default_factory=dict)
     _seen: dict[bytes, bool] = field(default_factory=dict)
@@ -121,7 +123,7 @@ class StageInvariants:
         if manifest is not None:
             if data not in self._seen:
                 self._require_files(objects, marker)
-            self._require_link(marker, claims)
+            self._require_link(objects, marker, claims)
         origin = newest(objects, self.stage, partition)
         above = tuple(
             other
@@ -140,7 +142,7 @@ class StageInvariants:
             if path not in objects:
                 self.problems.append(f"{marker.name.path} names {path}, which is not there (rule 2)")
 
-    def _require_link(self, marker: Marker, claims: Mapping[Position, _Claim]) -> None:
+    def _require_link(self, objects: Objects, marker: Marker, claims: Mapping[Position, _Claim]) -> None:
         manifest = marker.manifest
         if manifest is None or manifest.previous is None:
             return
@@ -153,7 +155,8 @@ class StageInvariants:
         claim = claims.get(manifest.previous)
         if claim is None or claim.marker.span.end != marker.span.start or claim.marker.manifest is None:
             return
-        if claim.was_last or self.is_late() or manifest.origin is not Origin.FLUSH:
+        is_older = self.sent_ms() <= objects[f"{self.stage}/{before.path}"][1]
+        if claim.was_last or is_older or manifest.origin is not Origin.FLUSH:
             return  # an operator fills the gap above it, or begins there again
         if any(claims.get(other.marker.name.start) is other for other in claim.above):
             self.problems.append(f"{marker.name.path} continues {before.path}, a stray (rule 4)")

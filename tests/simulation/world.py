@@ -110,6 +110,7 @@ class Effect:
     call: Callable[[], object]
     changes: bool
     """Whether it changes anything, so that it matters if it arrives late or twice."""
+    sent_ms: int
 
 
 @dataclass(slots=True)
@@ -267,6 +268,8 @@ class World:
     faults_ended: bool = False
     is_late: bool = False
     """Whether the request that arrives now is one that its sender no longer waits for."""
+    sent_ms: int = 0
+    """When the request was sent that arrives now."""
     find_rival: Callable[[Process], bool] | None = None
     """Gives another process the partition that a process is about to claim; returns whether there is another one."""
     is_away: Callable[[Process, Effect], bool] | None = None
@@ -290,7 +293,7 @@ class World:
     def effect(self, name: str, call: Callable[[], Result], *, changes: bool = False) -> Result:
         """Ask for a request to be carried out; raises StoreError when it is refused or its answer is lost."""
         task = self._current()
-        task.effect = Effect(name, call, changes)
+        task.effect = Effect(name, call, changes, self.now_ms)
         if name.startswith(_CLAIM):
             self._meet(task, name)
         outcome = self._switch()
@@ -456,6 +459,7 @@ class World:
             answer = effect.call()
         except KafkaDeltaExpressError as error:
             return error  # it is raised at the sender
+        self.sent_ms = effect.sent_ms
         if effect.changes:
             self.note(f"{process.name}: {effect.name}: {type(answer).__name__}")
         if effect.changes and not self.faults_ended:
@@ -482,7 +486,7 @@ class World:
 
     def _arrive(self, effect: Effect) -> None:
         self.note(f"late: {effect.name}")
-        self.is_late = True
+        self.is_late, self.sent_ms = True, effect.sent_ms
         with suppress(KafkaDeltaExpressError):  # its sender does not wait for the answer
             effect.call()
         self.is_late = False
