@@ -1,4 +1,4 @@
-"""Two streams that read one topic, each with chains of its own: the stage has the agreed owner of the plain chains.
+"""Two streams that read one topic, each with chains and a pace of its own: the stage has the owner of the plain chains.
 
 The config is edited: its streams change their order, one of them leaves it or comes back, and processes run by the
 config that they started with until they are restarted. The second stream is added once the first has staged a record,
@@ -44,6 +44,7 @@ from tests.simulation.world import Fault, Process, WorldClock
 ORDERS, AUDIT = "orders", "audit"
 TOPIC = Topic("orders")
 TABLES = {ORDERS: TABLE, AUDIT: "memory://audit"}
+PACES: dict[str, dict[str, object]] = {ORDERS: {}, AUDIT: {"flush_after": "1s", "flush_records": 5, "max_files": 2}}
 OWNER = f"{STAGE}/{owner_path(TOPIC)}"
 _ALONE, _LATE, _PAUSED, _EDITED = 0.4, 0.3, 0.6, 0.6
 """How many of the worlds begin with one stream, start the other one at the end, have pauses, and have edits."""
@@ -54,7 +55,7 @@ _PAUSE, _EDIT, _OUTDATED_ENDS = 0.02, 0.02, 0.02
 def _settings(app_ids: tuple[str, ...], starts: Mapping[str, str]) -> Settings:
     def stream(app_id: str) -> dict[str, Any]:
         columns = {"columns": "n BIGINT", "start": starts[app_id]}
-        return {"app_id": app_id, "topics": [str(TOPIC)], "table": TABLES[app_id], **columns}
+        return {"app_id": app_id, "topics": [str(TOPIC)], "table": TABLES[app_id], **columns, **PACES[app_id]}
 
     return settings_of(
         *(stream(app_id) for app_id in app_ids), stage={"url": STAGE}, loader={"marker_retention": 0, "max_files": 20}
