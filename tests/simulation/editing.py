@@ -281,8 +281,7 @@ class EditedHistory:
         )
 
     def run(self) -> Verdict:
-        rng = self.world.rng
-        for _ in range(rng.randrange(200, 900)):
+        for _ in self.world.steps():
             self._step(produce=0.25)
             if self._found():
                 break

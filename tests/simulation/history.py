@@ -28,9 +28,11 @@ from tests.simulation.world import PROFILES, Chances, Fault, Process, World
 from tests.simulation.worlds import Worlds, kind_of
 
 _MAX_QUIET_STEPS = 30_000
+_INJECTIONS = 2
+"""For each step: most of them are polls that take a while."""
 _STEPS_BETWEEN_CHECKS, _STEPS_BETWEEN_LATER_CHECKS = 50, 400
-_STEPS_BETWEEN_REMEDIES = 1500
-"""Steps of the quiet phase until operators check held partitions."""
+_STEPS_BETWEEN_LOOKS, _STEPS_BETWEEN_REMEDIES = 300, 1500
+"""Steps of the quiet phase until operators check held partitions, and until they check again what they remedied."""
 _MAX_UNCHANGED_STEPS = 8_000
 """Problems that stay the same for so many quiet steps are final; the longest that ended took 5,300."""
 _MAX_UNCHANGED_LOADED_STEPS = 4_000
@@ -69,7 +71,8 @@ class History:
     _services: Services = field(init=False)
     _loaded: dict[TopicPartition, Position | None] = field(default_factory=dict)
     _repairing: dict[TopicPartition, list[Process]] = field(default_factory=dict)
-    _repaired: set[TopicPartition] = field(default_factory=set)
+    _remedied: dict[TopicPartition, int] = field(default_factory=dict)
+    """The quiet step at which an operator last did."""
 
     def __post_init__(self) -> None:
         self.world = World(self.seed, self.chances or PROFILES[self.seed % len(PROFILES)])
@@ -93,7 +96,7 @@ class History:
         rng = self.world.rng
         roles = [f"writer-{index}" for index in range(rng.choice([1, 2, 2, 2, 3, 3, 3]))]
         roles += [f"loader-{index}" for index in range(rng.randrange(1, 3))]
-        for _ in range(rng.randrange(200, 1200)):
+        for _ in self.world.steps():
             self._step(roles, produce=0.25)
             if self._is_wrong():
                 break
@@ -115,8 +118,8 @@ class History:
                 if not problems or step - since >= (_MAX_UNCHANGED_STEPS if waiting else _MAX_UNCHANGED_LOADED_STEPS):
                     break
             follows_remedies = self.world.chances.operator or self.broker.past or self.kind.follows_remedies
-            if follows_remedies and step % _STEPS_BETWEEN_REMEDIES == _STEPS_BETWEEN_REMEDIES - 1:
-                self._follow_remedies()
+            if follows_remedies and step % _STEPS_BETWEEN_LOOKS == _STEPS_BETWEEN_LOOKS - 1:
+                self._follow_remedies(step)
         self.world.close()
         self.kind.close()
         records = sum(len(log) for log in self.broker.logs.values())
@@ -140,7 +143,7 @@ class History:
     # The world's steps.
 
     def _step(self, roles: list[str], produce: float) -> None:
-        world, rng, chances = self.world, self.world.rng, self.world.chances
+        world, rng = self.world, self.world.rng
         for role in roles:
             process = self._running.get(role)
             if (process is None or not process.alive) and (world.faults_ended or rng.random() < 0.05):
@@ -152,6 +155,12 @@ class History:
         if rng.random() < produce:
             partition = rng.choice(sorted(self.broker.logs))
             self.broker.append(partition, *self.kind.record(partition))
+        for _ in range(_INJECTIONS):
+            self._inject_faults()
+        world.step()
+
+    def _inject_faults(self) -> None:
+        world, rng, chances = self.world, self.world.rng, self.world.chances
         if rng.random() < chances.recreated:
             self._recreate()
         self._break_a_table()
@@ -162,7 +171,6 @@ class History:
         if rng.random() < chances.operator:
             partition = rng.choice(self.kind.chains())
             self._operate(partition, lambda operator: operator.repair(partition))
-        world.step()
 
     def _recreate(self) -> None:
         """The topic is deleted and created again; every other time it already has records when clients see it."""
@@ -214,16 +222,16 @@ class History:
 
         self.world.spawn(process, run)
 
-    def _follow_remedies(self) -> None:
+    def _follow_remedies(self, step: int) -> None:
         """What the docs ask of operators: check held partitions, and follow the loader's remedy."""
         problems = self.problems()
         for partition in self.kind.chains():
-            loaded = self._position(partition)
+            loaded, again = self._position(partition), partition in self._remedied
             is_stuck = partition in self._loaded and self._loaded[partition] == loaded
             inputs = tuple(f"{name} " for name in (partition, *inputs_of(partition)))
-            if is_stuck and any(problem.startswith(inputs) for problem in problems):
-                again = partition in self._repaired
-                self._repaired.add(partition)
+            is_due = step - self._remedied.get(partition, -_STEPS_BETWEEN_REMEDIES) >= _STEPS_BETWEEN_REMEDIES
+            if is_stuck and is_due and any(problem.startswith(inputs) for problem in problems):
+                self._remedied[partition] = step
                 self._operate(partition, methodcaller("follow_remedy", partition=partition, give_up=again))
             self._loaded[partition] = loaded
 

@@ -14,7 +14,7 @@ Rules of the final check in addition to those of every world:
 4. A stream that starts at ``latest`` has all records of an added partition.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from common.settings import Settings
@@ -130,10 +130,10 @@ class Hostile(Kind):
             "rollback": (0.008, self._put_back),
             "retention": (0.015, self._retention),
             "partitions": (0.005, self._add_partition),
-            "away": (0.006, self._go_away),
+            "away": (0.01, self._go_away),
             "torn": (0.02, self._tear),
             "transactions": (0.01, self._transact),
-            "pauses": (0.02, self._pause),
+            "pauses": (0.03, self._pause),
         }
         names = (*sorted(events), *_TRAITS)
         first = names[world.seed % len(names)]  # each in as many histories as there are
@@ -146,8 +146,8 @@ class Hostile(Kind):
         self._kept_s = rng.choice([0, 60, 600])
         self._starts_late = rng.random() < 0.4
         # With pauses, a load takes several commits, so that a pause comes between two of them.
-        most = 2 if "pauses" in drawn else 20
-        self.settings = _settings("latest" if self._starts_late else "earliest", self._kept_s, most)
+        pace = {"flush_records": 4, "max_files": 1} if "pauses" in drawn else {}
+        self.settings = _settings("latest" if self._starts_late else "earliest", self._kept_s, pace)
         self._away: tuple[int, Callable[[Process, Effect], bool]] | None = None
         self._torn: list[tuple[str, bytes, bytes]] = []
         self._running = 0
@@ -344,13 +344,11 @@ class Hostile(Kind):
     def _tear(self) -> None:
         """An object of the stage has other bytes, until someone restores them."""
         world, objects = self.context.world, self.context.bucket.objects
-        torn = {path for path, _, _ in self._torn}
-        whole = sorted(path for path, (data, _) in objects.items() if path.startswith(_TORN) and data)
-        whole = [path for path in whole if path not in torn]
-        if not whole:
+        whole = {path for path, (data, _) in objects.items() if data}.difference(path for path, _, _ in self._torn)
+        kinds = [paths for folder in _TORN if (paths := sorted(path for path in whole if path.startswith(folder)))]
+        if not kinds:
             return
-        markers = [path for path in whole if path.startswith(_TORN[0])]
-        path = world.rng.choice(markers if markers and world.rng.random() < 0.6 else whole)
+        path = world.rng.choice(world.rng.choice([kinds[0], *kinds]))
         data, time_ms = objects[path]
         half = data[: len(data) // 2]
         world.faults[Fault.TORN] += 1
@@ -406,7 +404,8 @@ def _adds(_process: Process, effect: Effect) -> bool:
     return effect.name.startswith(("create ", "write ", "copy ", "commit ", "alter ", "widen "))
 
 
-def _settings(start: str, kept_s: int, max_files: int) -> Settings:
-    settings = settings_of(start=start)
-    loader = settings.loader.model_copy(update={"marker_retention_s": float(kept_s), "max_files": max_files})
-    return settings.model_copy(update={"loader": loader})
+def _settings(start: str, kept_s: int, pace: Mapping[str, int]) -> Settings:
+    settings = settings_of(start=start, **pace)
+    return settings.model_copy(
+        update={"loader": settings.loader.model_copy(update={"marker_retention_s": float(kept_s)})}
+    )

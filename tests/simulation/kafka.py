@@ -36,8 +36,8 @@ from stage_writer.ports import OUT_OF_RANGE, GroupListener, KafkaMetadata, Parti
 from tests.simulation.world import Crash, Fault, Process, World
 
 SESSION_MS = 10_000
-_PEACEFUL_POLL_S = 0.5
-"""The shortest poll in the quiet phase, where nothing comes between two of them."""
+_POLLS_LONGER = 4.0
+"""How much longer a poll waits than the service asks: most would get nothing."""
 _offset = attrgetter("offset")
 
 
@@ -222,7 +222,7 @@ class GroupMember:
         self._join()
 
     def poll(self, timeout_s: float) -> Polled:
-        self._world.sleep_s(max(timeout_s, _PEACEFUL_POLL_S) if self._world.faults_ended else timeout_s)
+        self._world.sleep_s(timeout_s * _POLLS_LONGER)
         self._serve_group()
         batches: list[MessageBatch] = []
         faults: list[PartitionFault] = []
@@ -234,7 +234,7 @@ class GroupMember:
             for partition, position in self.owned.items()
             if partition not in self._paused and position == self._broker.stable_end(partition)
         }
-        if not self._world.faults_ended:
+        if batches and not self._world.faults_ended:
             self._world.sleep_s(0)  # a process can be stopped between what it was given and what it does with it
         return Polled(tuple(batches), ends, tuple(faults))
 

@@ -84,9 +84,9 @@ from tests.simulation.store import SimulatedStore
 from tests.simulation.world import (
     BROKEN_TABLES,
     CONTESTED,
+    FIRST_LOADS,
     LATE_CLAIMS,
     LATE_COMMITS,
-    LATE_LOADS,
     MACHINES_STOP,
     MANY_REPAIRS,
     OPERATED,
@@ -460,7 +460,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a rewind of several topics yields to loads",
         changed(operators, "require_not_loading", lambda *_: None),
-        LATE_LOADS,
+        FIRST_LOADS,
         Worlds.JOINED,
     ),
     Mutation(

@@ -17,11 +17,9 @@ _during_a_rewind = changed(operators, "require_not_loaded", lambda *_: None)
 _overwritten = changed(
     stage, "begin", lambda store, partition, origin: store.write(origin_path(partition), origin_to_bytes(origin))
 )
-RULES = (
-    Mutation("a moved origin is noticed", _not_seen, OPERATED_EARLY, Worlds.BACKFILLED),
-    Mutation("a rewind detects a first load in progress", _in_progress, FIRST_LOADS, Worlds.BACKFILLED),
-)
+RULES = (Mutation("a moved origin is noticed", _not_seen, OPERATED_EARLY, Worlds.BACKFILLED),)
 RARE = (
+    Mutation("a rewind detects a first load in progress", _in_progress, FIRST_LOADS, Worlds.BACKFILLED),
     Mutation("an origin is never overwritten", _overwritten, LATE_ORIGINS, Worlds.BACKFILLED),
     Mutation("a rewind detects a first load", _during_a_rewind, OPERATED_EARLY, Worlds.BACKFILLED),
     Mutation("a chain begins at its origin", _not_loaded, OPERATED_EARLY, Worlds.BACKFILLED),

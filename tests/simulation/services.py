@@ -36,7 +36,7 @@ from tests.simulation.world import Crash, Process, World, WorldClock
 _STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everything
 _LIMITS = FlushLimits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
 _LEASE_S = 15.0
-_QUIET_PAUSE_S = 3.0
+_QUIET_PAUSE_S = 5.0
 
 
 @dataclass(slots=True)

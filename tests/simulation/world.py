@@ -130,6 +130,8 @@ class Task:
 class Chances:
     """How often each thing happens, for each decision where it can."""
 
+    steps: tuple[int, ...] = (400, 400, 400, 1200)
+    """Until faults end, at most: most rules break in a few, and some only in many. One is chosen."""
     shuffle: float = 0.001
     """The group's partitions move to other members, though its members stay the same."""
     claim_stall: float = 0.01
@@ -186,10 +188,11 @@ class Chances:
 OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
 """Operators who repair intact partitions."""
 
-OPERATED_EARLY = Chances(operator=0.02, claim_stall=0.2, stall=0.05, shuffle=0.003)
+OPERATED_EARLY = Chances(steps=(1200,), operator=0.02, claim_stall=0.2, stall=0.05, shuffle=0.003)
 """Operators who come before the first marker, and slow claims."""
 
 FIRST_LOADS = Chances(
+    steps=(1200,),
     operator=0.05,
     commit_stall=0.9,
     claim_stall=0.02,
@@ -217,9 +220,6 @@ MACHINES_STOP = Chances(crash=0.02, late=0.2, rival=0.1)
 
 CONTESTED = Chances(foreign=0.7, altered=0.03, crash=0.001, pause=0.001)
 """Tables that others write to all the time, so that the first commit of a load is visible when it plans again."""
-
-LATE_LOADS = Chances(operator=0.02, commit_stall=0.3, claim_stall=0.1, shuffle=0.005, foreign=0.2)
-"""Operators who repair while a loader's commit is in progress."""
 
 UNDELIVERED = Chances(operator=0.02, undelivered=0.02, claim_stall=0.1, shuffle=0.005, foreign=0.2)
 """Operators who repair chains with undelivered records for topics."""
@@ -397,6 +397,10 @@ class World:
         self._resume(self.rng.choice(ready))
         return True
 
+    def steps(self) -> range:
+        """Of the phase with faults."""
+        return range(self.rng.randrange(100, self.rng.choice(self.chances.steps)))
+
     @property
     def has_late_requests(self) -> bool:
         """Whether there are pending requests whose senders no longer wait."""
@@ -455,11 +459,11 @@ class World:
             self.note(f"{process.name}: {effect.name}: given up, and under way")
             self._late.append((self._much_later_ms(), effect))
             return StoreError(f"{effect.name} took too long", "")
+        self.sent_ms = effect.sent_ms
         try:
             answer = effect.call()
         except KafkaDeltaExpressError as error:
             return error  # it is raised at the sender
-        self.sent_ms = effect.sent_ms
         if effect.changes:
             self.note(f"{process.name}: {effect.name}: {type(answer).__name__}")
         if effect.changes and not self.faults_ended:
