@@ -37,7 +37,7 @@ def has_colours(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def toned(text: str, tone: Tone) -> str:
+def colored(text: str, tone: Tone) -> str:
     """The text in a color, where standard output has colors."""
     return typer.style(text, fg=tone.value) if has_colours(sys.stdout) else text
 

@@ -62,12 +62,16 @@ class StagedChains:
                 marker = marker_from_bytes(name, data, path)
                 if not is_superseded(marker, origin):
                     tail = Tail.of(marker, path, digest_of(data), generation)
-                    return self._bare(tail, marker, self._below(listed[number:]), origin) if tail.is_bare else tail
+                    return (
+                        self._tail_of_empty(tail, marker, self._below(listed[number:]), origin)
+                        if tail.is_bare
+                        else tail
+                    )
             else:
                 return None
         raise StoreError(f"the markers of {partition} disappear while they are read", "wait for the repair in progress")
 
-    def _bare(self, tail: Tail, marker: Marker, below: Marker | None, origin: ChainOrigin | None) -> Tail:
+    def _tail_of_empty(self, tail: Tail, marker: Marker, below: Marker | None, origin: ChainOrigin | None) -> Tail:
         """The tail of a marker that is empty, with the undelivered outboxes that the last one ``below`` it lists.
 
         Raises MarkerError for one that was emptied (common/stage/chain.py, rule 5).

@@ -8,7 +8,7 @@ from bootstrap.plans.state import StagedMarker
 from common.printable import joined
 from common.sizes import counted, size_text, time_text
 from common.stage.markers import Marker, MarkerName, TableKind, manifest_to_bytes
-from common.terminal import Tone, age_text, aligned, toned
+from common.terminal import Tone, age_text, aligned, colored
 
 Record = dict[str, object]
 
@@ -78,7 +78,7 @@ def chains_as_text(chains: Sequence[PartitionChain], now_ms: int) -> str:
     for chain in chains:
         record = summary_record(chain)
         problems = [finding for finding in link_findings(chain) if finding.severity is Severity.FAULT]
-        state = toned(problems[0].kind, Tone.BAD) if problems else toned("whole", Tone.GOOD)
+        state = colored(problems[0].kind, Tone.BAD) if problems else colored("whole", Tone.GOOD)
         newest = max(chain.modified_ms.values(), default=now_ms)
         rows.append(
             (
@@ -107,7 +107,7 @@ def chain_as_text(chain: PartitionChain, now_ms: int) -> str:
         marker = staged.marker
         if marker is None:
             unknown = ("?",) * 6
-            rows.append((f"{staged.name.start:,}", *unknown, age, toned("unreadable", Tone.BAD), "", ""))
+            rows.append((f"{staged.name.start:,}", *unknown, age, colored("unreadable", Tone.BAD), "", ""))
             continue
         loaded = "yes" if chain.has_loaded(marker.span) else "no"
         rows.append(
@@ -121,7 +121,7 @@ def chain_as_text(chain: PartitionChain, now_ms: int) -> str:
                 size_text(_size(marker)),
                 age,
                 marker.origin or "hand",
-                toned("stray", Tone.WARNING) if marker.name in strays else loaded,
+                colored("stray", Tone.WARNING) if marker.name in strays else loaded,
                 "" if marker.manifest is None else marker.manifest.writer,
             )
         )
@@ -136,10 +136,10 @@ def findings_as_text(findings: Sequence[ChainFinding], chains: int, files: int) 
     lines = []
     for finding in findings:
         tone = Tone.BAD if finding.severity is Severity.FAULT else Tone.WARNING
-        lines.append(f"{toned(finding.severity.value, tone)}  {finding.partition}  {finding.text}")
+        lines.append(f"{colored(finding.severity.value, tone)}  {finding.partition}  {finding.text}")
         lines += [f"       → {finding.remedy}"] if finding.remedy else []
     faults = sum(finding.severity is Severity.FAULT for finding in findings)
-    verdict = toned(counted(faults, "fault"), Tone.BAD) if faults else toned("no fault", Tone.GOOD)
+    verdict = colored(counted(faults, "fault"), Tone.BAD) if faults else colored("no fault", Tone.GOOD)
     lines.append(f"{counted(chains, 'chain')} and {counted(files, 'data file')}: {verdict}")
     return joined(lines)
 

@@ -139,7 +139,9 @@ def plan_rewind(
     """
     _check_above_table(state, to, below_table=below_table)
     states = TaskStates.of(state)
-    position = states.sound(_sound(state, to), lambda candidate: _sound(state, candidate) == candidate)
+    position = states.highest_sound(
+        _highest_sound(state, to), lambda candidate: _highest_sound(state, candidate) == candidate
+    )
     _check_merged(state, position)
     is_gone = position < state.ends.low
     if is_gone and (not give_up or is_merged(state.partition.topic)):
@@ -266,7 +268,7 @@ def _check_merged(state: PartitionState, position: Position) -> None:
         raise UsageError(msg, remedy)
 
 
-def _sound(state: PartitionState, to: Position) -> Position:
+def _highest_sound(state: PartitionState, to: Position) -> Position:
     """The highest sound position up to ``to`` (rule 2)."""
     loaded = state.in_all_tables
     if loaded is not None and to <= loaded:

@@ -57,7 +57,7 @@ class TaskStates:
             return EMPTY_STATE if position < lowest and self.known[lowest] == EMPTY_STATE else None
         return files
 
-    def sound(self, position: Position, is_sound: Callable[[Position], bool]) -> Position:
+    def highest_sound(self, position: Position, is_sound: Callable[[Position], bool]) -> Position:
         """The highest sound position up to ``position`` with a known state; the position itself where there is none."""
         if not self.known or self.at(position) is not None:
             return position

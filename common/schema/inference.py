@@ -109,7 +109,7 @@ class JsonShape:
             return objects > 0
         ids = sum(_ID.fullmatch(name) is not None for name in self.fields)
         rare = names >= _MANY_KEYS and sum(inner.seen for inner in self.fields.values()) < objects * names / 4
-        return (ids > names / 2 or rare) and _is_one(self.value)
+        return (ids > names / 2 or rare) and _is_of_one_kind(self.value)
 
     @property
     def value(self) -> JsonShape:
@@ -131,7 +131,7 @@ class JsonShape:
         return None
 
 
-def _is_one(shape: JsonShape) -> bool:
+def _is_of_one_kind(shape: JsonShape) -> bool:
     kinds = set(shape.kinds)
     return len(kinds) <= 1 or kinds <= _TEXTS or kinds <= _NUMBERS
 

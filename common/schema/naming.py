@@ -214,7 +214,7 @@ class _Walk:
         """Refuse paths that match nothing (rule 1)."""
         for setting, paths in (("drop", sorted(self._naming.drop)), ("rename", list(self._naming.rename))):
             for path in paths:
-                if path in self._paths or (setting == "rename" and self._may_come(path)):
+                if path in self._paths or (setting == "rename" and self._may_have_field(path)):
                     continue
                 known = [".".join(path) for path in self._paths]
                 close_matches = difflib.get_close_matches(".".join(path), known, 1)
@@ -224,7 +224,7 @@ class _Walk:
                 msg = f"{setting} names {'.'.join(path)!r}, which is neither a field of the record nor a derived column"
                 raise SchemaError(msg, hint)
 
-    def _may_come(self, path: Steps) -> bool:
+    def _may_have_field(self, path: Steps) -> bool:
         """Whether records may have this field; one whose name differs from a known one's in case only is none."""
         folded = [*map(str.casefold, path)]
         return self._naming.is_open and all([*map(str.casefold, known)] != folded for known in self._paths)

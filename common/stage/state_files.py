@@ -121,7 +121,7 @@ def stand_in(partition: TopicPartition, start: Position, generation: int, files:
     return StateFileName(partition, start, generation, _unique_of(files), StateKind.SNAPSHOT)
 
 
-def stood_in(files: StateFiles, there: Iterable[str]) -> StateFiles:
+def with_stand_in(files: StateFiles, there: Iterable[str]) -> StateFiles:
     """The state with its stand-in, if that is in ``there`` and makes a topic unnecessary; otherwise unchanged."""
     if not files.in_topics:
         return files

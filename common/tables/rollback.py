@@ -144,7 +144,7 @@ class _Lineage:
         elif on_line:
             self._keep(commit)
         elif self.floor is None or commit.version > self.floor:
-            self._lose(commit)
+            self._note_lost(commit)
 
     def _turn(self, commit: LoggedCommit) -> None:
         self.cause = self.cause or commit
@@ -161,7 +161,7 @@ class _Lineage:
         for chain, (_, end) in _loaded_ranges(commit).items():
             self.here.setdefault(chain, end)
 
-    def _lose(self, commit: LoggedCommit) -> None:
+    def _note_lost(self, commit: LoggedCommit) -> None:
         for chain, (start, end) in _loaded_ranges(commit).items():
             lowest, newest = self.lost.get(chain, (start, end))
             self.lost[chain] = min(lowest, start), newest

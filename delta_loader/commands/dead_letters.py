@@ -45,7 +45,7 @@ class ExportFormat(StrEnum):
     PARQUET = "parquet"
 
 
-def _letters(settings: Settings, wanted: DeadLetterFilter, stack: ExitStack) -> StoredDeadLetters:
+def _dead_letters(settings: Settings, wanted: DeadLetterFilter, stack: ExitStack) -> StoredDeadLetters:
     # Spark is needed only to read tables, and for nothing else when this command line starts.
     from delta_loader.dead_letters.reading import StoredDeadLetters  # noqa: PLC0415
     from delta_loader.spark.session import build_session  # noqa: PLC0415
@@ -86,7 +86,7 @@ def list_dead_letters(
     settings = settings_from(config)
     span = (moment_ms("--since", since), moment_ms("--until", until))
     with ExitStack() as stack:
-        dead_letters = _letters(
+        dead_letters = _dead_letters(
             settings, DeadLetterFilter(stream, error_class, topic, partition, start, end, *span), stack
         )
         groups, missing = dead_letters.groups(with_values=show_values), dead_letters.missing()
@@ -119,7 +119,7 @@ def export(
     settings = settings_from(config)
     span = (moment_ms("--since", since), moment_ms("--until", until))
     with ExitStack() as stack:
-        dead_letters = _letters(
+        dead_letters = _dead_letters(
             settings, DeadLetterFilter(stream, error_class, topic, partition, start, end, *span), stack
         )
         count = _export(dead_letters, output, file_format, stack)
@@ -175,7 +175,7 @@ def replay(
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dead-letters-"))
         file = Path(folder) / "letters.parquet"
-        dead_letters = _letters(
+        dead_letters = _dead_letters(
             settings, DeadLetterFilter(stream, error_class, topic, partition, start, end, *span), stack
         )
         with ExitStack() as writing:

@@ -90,4 +90,4 @@ def _spark(settings: Settings, stack: ExitStack) -> SparkServices:
 
 def _list_vacuums(tasks: list[MaintenanceTask], work: SparkServices) -> None:
     for task in tasks:
-        echo(f"{task.url}: vacuum: {work.would_take(task)}", err=True)
+        echo(f"{task.url}: vacuum: {work.dry_run(task)}", err=True)

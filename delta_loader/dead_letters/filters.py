@@ -14,7 +14,7 @@ from common.printable import joined, one_line
 from common.settings import Stream
 from common.settings.values import parse_timestamp_ms
 from common.stage.merged import kafka_topic, stream_of
-from common.terminal import Tone, aligned, toned
+from common.terminal import Tone, aligned, colored
 
 QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
@@ -87,7 +87,7 @@ def as_text(groups: Sequence[Group], missing: Sequence[str]) -> str:
     rows = [
         (
             f"{group.count:,}",
-            toned(group.error_class, Tone.BAD),
+            colored(group.error_class, Tone.BAD),
             group.topic,
             _moment(group.first),
             _moment(group.last),

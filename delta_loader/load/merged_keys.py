@@ -30,7 +30,7 @@ _MOST_NAMED = 3
 class KeyReader(Protocol):
     """Reads a table's keys. Raises TableError."""
 
-    def keys_twice(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
+    def repeated_keys(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
         """Keys that several rows of a table have, as JSON; the first ones only.
 
         ``keys`` are columns or fields in them, in SQL, and ``where`` is a condition on rows.
@@ -68,7 +68,7 @@ class MergedKeys:
             conditions = [f"{key} IS NOT NULL" for key in merge.sql_keys]
             if merge.history:
                 conditions.append(f"coalesce({IS_CURRENT}, true)")
-            known = version, self.reader.keys_twice(target.url, version, merge.sql_keys, " AND ".join(conditions))
+            known = version, self.reader.repeated_keys(target.url, version, merge.sql_keys, " AND ".join(conditions))
             self._read[key] = known
         return known[1]
 

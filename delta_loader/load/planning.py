@@ -24,7 +24,7 @@ def plan(context: LoadContext, lost: Mapping[TopicPartition, Held], limits: Limi
 
     ``lost`` are partitions that wait for an operator (`RollbackFence.partitions`).
     """
-    return plan_load(_apart(context, _runs(context, lost)), limits)
+    return plan_load(_one_at_a_time(context, _runs(context, lost)), limits)
 
 
 def _runs(context: LoadContext, lost: Mapping[TopicPartition, Held]) -> dict[TopicPartition, Loadable]:
@@ -54,7 +54,7 @@ def _main_table(context: LoadContext, partition: TopicPartition) -> MainTable:
     return MainTable(stream.table, stream.table in tables.targets, others, stream.row_tables)
 
 
-def _apart(context: LoadContext, runs: dict[TopicPartition, Loadable]) -> dict[TopicPartition, Loadable]:
+def _one_at_a_time(context: LoadContext, runs: dict[TopicPartition, Loadable]) -> dict[TopicPartition, Loadable]:
     """Once Spark could not write rows of several Kafka partitions: the other runs, and one of these at a time."""
     if not context.one_at_a_time:
         return runs

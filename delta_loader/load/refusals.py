@@ -138,7 +138,7 @@ class Refusals:
 
     def _write_dead_letters(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> NextStep:
         url = self.stream.dead_letters
-        dead_letters = self._letters(fresh, commit)
+        dead_letters = self._dead_letters(fresh, commit)
         if dead_letters is None:
             return NextStep.PLAN_AGAIN
         if url not in self.tables.targets and url not in self.tables.failed:
@@ -161,7 +161,7 @@ class Refusals:
             self._hold_all(fresh, commit, why)
         return after
 
-    def _letters(self, fresh: Iterable[RefusedRecord], commit: TableCommit) -> list[DeadLetterRow] | None:
+    def _dead_letters(self, fresh: Iterable[RefusedRecord], commit: TableCommit) -> list[DeadLetterRow] | None:
         """The records' dead letters, with their bytes; None when some cannot be fetched: these are held."""
         by_partition: dict[TopicPartition, list[RefusedRecord]] = {}
         for record in fresh:
@@ -178,7 +178,7 @@ class Refusals:
             if missing:
                 complete = False
                 self.hold(chains[partition], without_bytes(missing[0], commit.target.url, why))
-            dead_letters += [_letter(record, sent[record.offset]) for record in records if record.offset in sent]
+            dead_letters += [_dead_letter(record, sent[record.offset]) for record in records if record.offset in sent]
         return dead_letters if complete else None
 
     def _sent(
@@ -196,7 +196,7 @@ class Refusals:
             self.hold(chain, without_bytes(record, commit.target.url, why))
 
 
-def _letter(record: RefusedRecord, sent: RawRecord) -> DeadLetterRow:
+def _dead_letter(record: RefusedRecord, sent: RawRecord) -> DeadLetterRow:
     return DeadLetterRow(
         record.partition, record.offset, sent.timestamp_ms, sent.key, sent.value, REFUSED_BY_TABLE, record.problem
     )

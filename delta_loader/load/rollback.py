@@ -215,13 +215,13 @@ def _remedy(url: str, app_id: str, back: Rollback) -> str:
         return (
             f"state from which offset its records are to be loaded: `{repair('restart', partition)} --at OFFSET "
             "--give-up --yes`, where OFFSET is the first one that the table lacks (for every partition that is held "
-            f"so){_no_sooner(back)}"
+            f"so){_not_before(back)}"
         )
     if back.kind is RollbackKind.UNKNOWN:
         return (
             f"compare the table's rows with these positions; if it has them, `{command} --go-on --yes`; if not, "
             f"`{repair('restart', min(back.positions))} --at OFFSET --give-up --yes` loads again from the first one "
-            f"that it lacks, also what is staged from there on{_no_sooner(back)}"
+            f"that it lacks, also what is staged from there on{_not_before(back)}"
         )
     return (
         f"`{command} --replay` loads what it lacks again, `{command} --go-on` accepts it as it is; both "
@@ -229,7 +229,7 @@ def _remedy(url: str, app_id: str, back: Rollback) -> str:
     )
 
 
-def _no_sooner(back: Rollback) -> str:
+def _not_before(back: Rollback) -> str:
     """The earliest time at which the command helps, as the end of a sentence; empty for at once."""
     from_ms = back.new_from_ms
     return "" if from_ms is None else f"; not before {time_text(from_ms)}, or the new chain is held for the same reason"

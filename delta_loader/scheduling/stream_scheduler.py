@@ -36,7 +36,7 @@ class _Running:
     is_freed: bool = False
 
 
-def _a_thread(work: Callable[[], None]) -> Thread:
+def _new_thread(work: Callable[[], None]) -> Thread:
     return Thread(target=work, name="stream-turn")
 
 
@@ -47,7 +47,7 @@ class StreamScheduler:
         self,
         slots: int,
         *,
-        new_thread: Callable[[Callable[[], None]], Thread] = _a_thread,
+        new_thread: Callable[[Callable[[], None]], Thread] = _new_thread,
         on_begin: Callable[[str], None] = lambda _app_id: None,
         patience_s: float = PATIENCE_S,
         slice_s: float = SLICE_S,

@@ -62,7 +62,7 @@ class Checkpoints(Protocol):
         """Have a checkpoint written now or soon."""
 
 
-def _a_thread(work: Callable[[], None]) -> Thread:
+def _new_thread(work: Callable[[], None]) -> Thread:
     return Thread(target=work, name="checkpoints")
 
 
@@ -75,7 +75,7 @@ class BackgroundCheckpoints:
         log: FilteringBoundLogger,
         metrics: Metrics,
         remove_torn: RemoveTorn,
-        new_thread: Callable[[Callable[[], None]], Thread] = _a_thread,
+        new_thread: Callable[[Callable[[], None]], Thread] = _new_thread,
     ) -> None:
         self._clock = clock
         self._log = log

@@ -17,7 +17,7 @@ class RepeatedKeys:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
-    def keys_twice(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
+    def repeated_keys(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
         """As in `KeyReader`."""
         with table_errors("read the keys of", url, "see the log; the next run tries again"):
             rows = self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))

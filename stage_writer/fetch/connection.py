@@ -40,7 +40,7 @@ class KafkaConnection:
         self.group_id = settings.writer.group_id
         self.admission = Admission(self.servers, clock, log)
         self.is_subscribed = False
-        self._were_away = False
+        self._were_unreachable = False
         try:
             self.consumer = Consumer({**properties, "error_cb": self.record}, logger=QUIET)
             self.admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
@@ -50,13 +50,13 @@ class KafkaConnection:
 
     def record(self, error: KafkaError) -> None:
         """Librdkafka's ``error_cb``."""
-        self._were_away = self._were_away or error.code() == _ALL_AWAY
+        self._were_unreachable = self._were_unreachable or error.code() == _ALL_AWAY
         self.admission.record(error)
 
-    def were_away(self) -> bool:
+    def brokers_were_unreachable(self) -> bool:
         """Whether all brokers were unreachable since the last call."""
-        were_away, self._were_away = self._were_away, False
-        return were_away
+        were_unreachable, self._were_unreachable = self._were_unreachable, False
+        return were_unreachable
 
     @contextmanager
     def errors(self, what: str, user_of: str = "") -> Iterator[None]:

@@ -88,7 +88,7 @@ class KafkaSource:
     def poll(self, timeout_s: float) -> Polled:
         self._subscription.refresh_if_due()
         self._connection.admission.require()
-        if self._connection.were_away():
+        if self._connection.brokers_were_unreachable():
             self._reading.check_again()
         polled, polled_bytes = Polled(faults=self._reading.overdue()), 0
         while True:

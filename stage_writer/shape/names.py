@@ -32,29 +32,29 @@ class Names:
         columns = []
         for field, (index, inner) in zip(self._schema, self._plan.kept, strict=True):
             chunks = rows.table.column(index).chunks
-            columns.append(pa.chunked_array([remade(chunk, field.type, inner) for chunk in chunks], field.type))
+            columns.append(pa.chunked_array([rearranged(chunk, field.type, inner) for chunk in chunks], field.type))
         return rows.with_table(pa.table(columns, schema=self._schema))
 
 
-def remade(array: pa.Array, target: pa.DataType, plan: Plan | None) -> pa.Array:
+def rearranged(array: pa.Array, target: pa.DataType, plan: Plan | None) -> pa.Array:
     """An array as the plan makes it; ``target`` is its type after that."""
     match plan:
         case None:
             return array
         case Parts(kept):
             parts = [
-                remade(array.field(index), field.type, inner)
+                rearranged(array.field(index), field.type, inner)
                 for field, (index, inner) in zip(target, kept, strict=True)
             ]
             mask = array.is_null() if array.null_count else None
             return pa.StructArray.from_arrays(parts, fields=list(target), mask=mask)
         case Inside(inner):
             if pa.types.is_map(array.type):
-                items = remade(array.items, target.item_type, inner)
+                items = rearranged(array.items, target.item_type, inner)
                 fields = [target.key_field, target.item_field]
                 inside = pa.StructArray.from_arrays([array.keys, items], fields=fields)
             else:
-                inside = remade(array.values, target.value_type, inner)
+                inside = rearranged(array.values, target.value_type, inner)
             # The buffers belong to the whole array, of which this one may be a slice.
             buffers = array.buffers()[:2]
             return pa.Array.from_buffers(target, len(array), buffers, array.null_count, array.offset, [inside])

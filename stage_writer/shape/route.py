@@ -214,7 +214,7 @@ def _evaluator(columns: StructType, stream: Stream, route: str) -> Evaluator:
         return Evaluator(columns, {SETTING: route})
     seen = columns_of_every_event(columns, stream)
     try:
-        Evaluator(StructType(tuple(map(_alike, seen))), {SETTING: route})
+        Evaluator(StructType(tuple(map(_common_to_events, seen))), {SETTING: route})
         evaluator = Evaluator(seen, {SETTING: route})
     except ExpressionError:
         Evaluator(columns, {SETTING: route})  # invalid for any stream
@@ -249,7 +249,7 @@ def columns_of_every_event(columns: StructType, stream: Stream) -> StructType:
     return StructType(tuple(field for field in columns if field.name in known))
 
 
-def _alike(field: Field) -> Field:
+def _common_to_events(field: Field) -> Field:
     """The field with only what all events of a key have alike: of a change, the table that it is from."""
     if field.name != CDC_COLUMN or not isinstance(field.type, StructType):
         return field

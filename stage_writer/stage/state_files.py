@@ -26,7 +26,15 @@ from common.spans import Position, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path
 from common.stage.marker_contents import listed_markers
 from common.stage.markers import Marker, Origin, folder_of, marker_from_bytes
-from common.stage.state_files import EMPTY_STATE, Change, StateFileName, StateFiles, StateKind, state_folder, stood_in
+from common.stage.state_files import (
+    EMPTY_STATE,
+    Change,
+    StateFileName,
+    StateFiles,
+    StateKind,
+    state_folder,
+    with_stand_in,
+)
 from common.storage.chunks import ByteChunks
 from stage_writer.chain_end import Tail
 from stage_writer.ports import NO_CHANGELOG, Changelog
@@ -105,7 +113,7 @@ def last_in_stage(store: ObjectStore, partition: TopicPartition) -> Position | N
             continue
         state = manifest.state
         for position, marked in ((manifest.span.end, state.files), (manifest.span.start, state.before)):
-            files = stood_in(marked, there)
+            files = with_stand_in(marked, there)
             if not files.in_topics and there.issuperset(files.paths):
                 return position
     return None
@@ -137,7 +145,7 @@ def state_at(store: ObjectStore, partition: TopicPartition, tail: Tail) -> State
 
 def _all_there(state: StateFiles, there: set[str], named_by: str) -> StateFiles:
     """The files to read a state from. Raises StateError if a file is missing."""
-    files = stood_in(state, there)
+    files = with_stand_in(state, there)
     for path in files.paths:
         if path not in there:
             raise _missing(path, named_by)

@@ -19,7 +19,7 @@ from types import ModuleType
 from common.errors import ConfigError, KafkaDeltaExpressError
 from common.remedies import CONFIG
 from common.settings import Stream
-from stage_writer.tasks.own_packages import own_name, shadowed_by, use_own
+from stage_writer.tasks.own_packages import own_name, shadowed_by, use_packages
 from stage_writer.tasks.tables import declared_of
 from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.tables import check_tables
@@ -52,7 +52,7 @@ def _module(name: str, module: str, packages: Collection[str]) -> ModuleType:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        use_own(packages)
+        use_packages(packages)
         return importlib.import_module(own_name(module))
     except ImportError as error:
         shadowed = shadowed_by(error)

@@ -23,7 +23,7 @@ _import = builtins.__import__
 _own: set[str] = set()
 
 
-def use_own(packages: Collection[str]) -> None:
+def use_packages(packages: Collection[str]) -> None:
     """Make these packages available to the user's modules, for the rest of the process. Raises ConfigError."""
     for name in packages:
         folder = _folder_of(name)

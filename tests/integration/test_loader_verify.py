@@ -31,9 +31,9 @@ def test_keys_that_several_rows_have_are_named(tmp_path: Path, spark: SparkSessi
     )
     spark.sql("SELECT 1 AS id, 'a' AS name").write.format("delta").mode("append").save(url)
     contents = SparkContents(spark)
-    assert contents.keys_twice(url, 1, ["id"], None) == ['{"id":1}', '{"id":2}']
-    assert contents.keys_twice(url, 1, ["id", "name"], None) == ['{"id":1,"name":"a"}']
-    assert contents.keys_twice(url, 0, ["id", "name"], None) == []
+    assert contents.repeated_keys(url, 1, ["id"], None) == ['{"id":1}', '{"id":2}']
+    assert contents.repeated_keys(url, 1, ["id", "name"], None) == ['{"id":1,"name":"a"}']
+    assert contents.repeated_keys(url, 0, ["id", "name"], None) == []
 
 
 def test_garbled_checkpoint_is_an_error_of_its_table(tmp_path: Path, spark: SparkSession) -> None:

@@ -184,7 +184,7 @@ def test_vacuum_deletes_removed_files_and_no_staged_ones(tmp_path: Path, spark: 
     rules = TableRules(services_settings(world.staging).table_services, 3600.0)
     (piece,) = due(facts, rules, SystemClock().wall_ms()).tasks
     work = SparkServices(spark)
-    assert work.would_take(piece) == "5 files would be deleted"
+    assert work.dry_run(piece) == "5 files would be deleted"
     outcome = work.carry_out(piece, rules)
     assert isinstance(outcome, Done)
     assert outcome.files_removed == 5

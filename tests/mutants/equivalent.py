@@ -69,7 +69,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_struct.convert: len(given) < len(value) → len(given) <= len(value)": _ONCE,
     },
     "stage_writer.chains": {
-        "StagedChains._bare: below is None or below.manifest is None → below is None or False": (
+        "StagedChains._tail_of_empty: below is None or below.manifest is None → below is None or False": (
             "the marker below is one with content"
         ),
         "StagedChains._tail: 0 → 1 (2)": "no content is one byte long",

@@ -9,7 +9,15 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.changelogs import TopicChanges, changes_digest
 from common.stage.markers import Marker, MarkerName, marker_to_bytes
-from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind, stand_in, stood_in
+from common.stage.state_files import (
+    EMPTY_STATE,
+    MarkedState,
+    StateFileName,
+    StateFiles,
+    StateKind,
+    stand_in,
+    with_stand_in,
+)
 from common.storage.store import FsspecStore
 from stage_writer.stage.state_cleaning import StateCleaning
 from tests.builders import required
@@ -48,7 +56,7 @@ class History:
 
     @property
     def state(self) -> StateFiles:
-        return stood_in(self.marked, self.files)
+        return with_stand_in(self.marked, self.files)
 
     def write(self, kind: StateKind) -> str:
         self.names += 1
@@ -112,7 +120,7 @@ class History:
         """The stand-ins that the remaining markers need."""
         states = [marker.manifest.state for marker in self.markers if marker.manifest and marker.manifest.state]
         both = [self.begun, *(files for state in states for files in (state.files, state.before))]
-        return {path for path in self.stand_ins if any(stood_in(files, [path]) != files for files in both)}
+        return {path for path in self.stand_ins if any(with_stand_in(files, [path]) != files for files in both)}
 
     @property
     def files(self) -> set[str]:

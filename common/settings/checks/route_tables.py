@@ -34,7 +34,7 @@ def check_route_tables(stream: Stream) -> None:
             refuse(f"routes.{route} is a section, and route_tables has it too; write everything in routes.{route}")
     for key, (url, route_table) in stream.routing.sections.items():
         _check(stream, key, url, route_table)
-    for key, url in _made_apart(stream).items():
+    for key, url in _tables_with_own_settings(stream).items():
         own = stream.at(url)
         try:
             check_evolving(own)
@@ -61,7 +61,7 @@ def _check_where(stream: Stream) -> None:
         )
 
 
-def _made_apart(stream: Stream) -> dict[str, str]:
+def _tables_with_own_settings(stream: Stream) -> dict[str, str]:
     """The tables with settings that differ from the stream's, by the key of these."""
     urls = {key: url for key, (url, _) in stream.routing.sections.items()}
     keys = {} if stream.merge is None else stream.merge.route_keys

@@ -392,7 +392,7 @@ def kafka_findings(
     filtered = list(filtered_findings(tables, partition, seen.left_out, excused))
     yield from filtered
     if not lost and seen.missing.is_whole and not filtered and not seen.other_times.count:
-        *fates, last_fate = _fates(seen, ranges)
+        *fates, last_fate = _possible_outcomes(seen, ranges)
         text = (
             f"{partition}, records that Kafka has from {start or 0} up to the table's position: each of the "
             f"{seen.kafka_records - older.count:,} is {', '.join(fates)} or {last_fate}, unless another finding names "
@@ -401,7 +401,7 @@ def kafka_findings(
         yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, partition)
 
 
-def _fates(seen: BucketTotals, ranges: Iterable[OffsetRange]) -> Iterator[str]:
+def _possible_outcomes(seen: BucketTotals, ranges: Iterable[OffsetRange]) -> Iterator[str]:
     yield from ("a row", "a dead letter")
     if seen.kafka_tombstones:
         yield f"one of {counted(seen.kafka_tombstones, 'tombstone')}"

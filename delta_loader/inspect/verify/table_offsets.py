@@ -93,7 +93,7 @@ class SparkOffsets:
             earliest_ms = self._within(partition, [span]).agg(functions.min("time_ms")).collect()[0][0]
         return None if earliest_ms is None else int(earliest_ms)
 
-    def twice(self, partition: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+    def loaded_twice(self, partition: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         with _errors("read", self._url):
             rows = (
                 self._within(partition, spans)

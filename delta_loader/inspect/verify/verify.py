@@ -96,7 +96,7 @@ class Offsets(Protocol):
     def timestamp_ms(self, partition: TopicPartition, offset: int) -> int | None:
         """The timestamp in a record's rows, or None."""
 
-    def twice(self, partition: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+    def loaded_twice(self, partition: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         """Offsets that occur more than once, and the files that contain them; the first ones only."""
 
     def files(self, partition: TopicPartition, spans: Sequence[Span]) -> list[str]: ...
@@ -310,7 +310,7 @@ class Verifier:
                     text = f"its rows were {how_merged(before)}: whether each has one row is not checked"
                     yield Finding(Verdict.UNPROVED, "merged_otherwise", text, ledger.url, version=version)
                     return
-        twice = self.contents.keys_twice(
+        twice = self.contents.repeated_keys(
             ledger.url, version, keys, f"coalesce({IS_CURRENT}, true)" if history else None
         )
         if not twice:
@@ -532,7 +532,7 @@ def _duplicates(
         (seen.twice_dead, dead, tables.dead_ledgers, tables.dead_letters_url),
     ):
         if ranges.count and offsets is not None:
-            repeated = offsets.twice(partition, ranges.spans)
+            repeated = offsets.loaded_twice(partition, ranges.spans)
             names = _known(ledgers, {file for _, files in repeated for file in files})
             versions = [version for _, version in names if version is not None]
             text = f"{_places([offset for offset, _ in repeated])} of {partition} occur more than once: {_files(names)}"

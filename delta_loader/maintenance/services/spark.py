@@ -57,7 +57,7 @@ class SparkServices:
         except (Py4JError, PySparkException) as error:
             return TaskAborted("it was stopped") if self._cancelled else TaskFailed(first_line(error))
 
-    def would_take(self, task: MaintenanceTask) -> str:
+    def dry_run(self, task: MaintenanceTask) -> str:
         """The result of a dry run of a task that only deletes. Raises TableError."""
         mode = VacuumMode.FULL if task.mode is VacuumMode.FULL else VacuumMode.LITE
         with table_errors("ask VACUUM about", task.url, "see Spark's log"):

@@ -190,13 +190,13 @@ def _struct_differences(path: str, table: StructType, staged: StructType) -> Ite
     for field in staged:
         name, known = f"{path}{field.name}", table.field(field.name)
         if known is None:
-            alike = _alike(field.name, table)
+            alike = _differing_in_case(field.name, table)
             yield f"the column {name} is not in it" + (f" (it has {alike})" if alike else "")
         else:
             yield from _type_differences(name, known.type, field.type)
 
 
-def _alike(name: str, table: StructType) -> str | None:
+def _differing_in_case(name: str, table: StructType) -> str | None:
     return next((other for other in table.names if other.casefold() == name.casefold()), None)
 
 
@@ -204,7 +204,7 @@ def _renamed(path: str, table: StructType, staged: StructType) -> Iterator[str]:
     """Fields that the table has in another case, and its names, as the setting `rename` wants them."""
     for field in staged:
         known = table.field(field.name)
-        if known is None and field.name not in KAFKA_COLUMNS and (alike := _alike(field.name, table)):
+        if known is None and field.name not in KAFKA_COLUMNS and (alike := _differing_in_case(field.name, table)):
             yield f"{path}{field.name}: {alike}"
         elif known is not None and isinstance(known.type, StructType) and isinstance(field.type, StructType):
             yield from _renamed(f"{path}{field.name}.", known.type, field.type)

@@ -22,7 +22,7 @@ from stage_writer.decode.envelopes.row_changes import (
     is_object,
     is_one_of,
     mask_of,
-    not_a_change,
+    not_a_row_change,
     opened,
 )
 from stage_writer.decode.json_document import Object
@@ -105,7 +105,7 @@ def _why(kind: str | None, rows: list[str | None] | None, *, truncates: bool) ->
     if truncates:
         return truncated()
     if kind not in _ROWS:
-        return not_a_change("type", kind, _ROWS)
+        return not_a_row_change("type", kind, _ROWS)
     if not rows:
         return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of type {kind} has no rows in `data`")
     index = next(number for number, row in enumerate(rows) if row is None or not row.startswith("{"))

@@ -15,7 +15,7 @@ from stage_writer.decode.envelopes.row_changes import (
     is_one_of,
     mask_of,
     no_image,
-    not_a_change,
+    not_a_row_change,
     opened,
     single_images,
 )
@@ -52,9 +52,9 @@ class Dms:
             if truncates[index]:
                 return truncated()
             if record_type not in _RECORD_TYPES:
-                return not_a_change("metadata.record-type", record_type, _RECORD_TYPES)
+                return not_a_row_change("metadata.record-type", record_type, _RECORD_TYPES)
             if known not in _ROWS:
-                return not_a_change("metadata.operation", known, _ROWS)
+                return not_a_row_change("metadata.operation", known, _ROWS)
             return no_image("operation", known, "data")
 
         source = pc.coalesce(pc.binary_join_element_wise(part("schema-name"), table, "."), table)

@@ -15,7 +15,7 @@ from stage_writer.decode.envelopes.row_changes import (
     column_of,
     is_one_of,
     no_image,
-    not_a_change,
+    not_a_row_change,
     opened,
     single_images,
 )
@@ -48,7 +48,7 @@ class Maxwell:
 
         def why(index: int) -> Refusal:
             known = kind[index].as_py()
-            return no_image("type", known, "data") if known in _ROWS else not_a_change("type", known, _ROWS)
+            return no_image("type", known, "data") if known in _ROWS else not_a_row_change("type", known, _ROWS)
 
         never = pa.nulls(len(kind), to_arrow_type(Primitive.TIMESTAMP))  # Maxwell does not say when it sent it
         source = pc.binary_join_element_wise(column_of(parts, "database"), column_of(parts, "table"), ".")

@@ -114,7 +114,7 @@ def opened(
     return Opened(images, about, parts.row_index, rejects, parts.tombstones, parts.row_index[passed_over])
 
 
-def not_a_change(name: str, value: object, known: Collection[str]) -> Refusal:
+def not_a_row_change(name: str, value: object, known: Collection[str]) -> Refusal:
     """The refusal of a message whose operation is missing or unknown."""
     problem = f"it has no {name}" if value is None else f"its {name} is {str(value)[:_SHOWN_CHARACTERS]!r}"
     text = f"the message is not a row change: {problem}, not one of {', '.join(known)}"

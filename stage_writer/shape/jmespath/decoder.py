@@ -40,7 +40,7 @@ from stage_writer.shape.jmespath.expressions import (
     assignments_of,
 )
 from stage_writer.shape.jmespath.rewriting import MessageRewriter
-from stage_writer.shape.names import remade
+from stage_writer.shape.names import rearranged
 
 Steps = tuple[str, ...]
 
@@ -230,7 +230,7 @@ class _Filler:
         if self._plan is None:
             return pa.table(list(wide), schema=self._schema)
         kept = zip(self._schema, self._plan.kept, strict=True)
-        columns = [remade(wide[index], field.type, inner) for field, (index, inner) in kept]
+        columns = [rearranged(wide[index], field.type, inner) for field, (index, inner) in kept]
         return pa.table(columns, schema=self._schema)
 
 

@@ -100,7 +100,7 @@ def assignments_of(columns: StructType, settings: Mapping[str, str]) -> tuple[As
 
 def _assignment(columns: StructType, column: str, text: str) -> Assignment:
     setting = f"jmespath.{column}"
-    goal = _goal(columns, column, setting, text)
+    goal = _goal_of(columns, column, setting, text)
     try:
         compiled = jmespath.compile(text)
     except JMESPathError as error:
@@ -115,7 +115,7 @@ def _assignment(columns: StructType, column: str, text: str) -> Assignment:
     return Assignment(setting, text, goal, _plain(compiled.parsed), compiled)
 
 
-def _goal(columns: StructType, column: str, setting: str, text: str) -> Goal:
+def _goal_of(columns: StructType, column: str, setting: str, text: str) -> Goal:
     try:
         steps = path_steps(column)
     except ValueError as error:

@@ -94,7 +94,7 @@ class HoldBack(Processor):
         seen_ms = self._time.see(record.timestamp_ms)
         self._hold(record)
         for due_ms, key in self._due(seen_ms - self._table.wait_ms):
-            self._give_on(due_ms, key)
+            self._forward(due_ms, key)
 
     def _hold(self, record: Record) -> None:
         change: Change = record.value
@@ -122,7 +122,7 @@ class HoldBack(Processor):
         self._places.put(_EARLIEST, max(earliest_ms, latest_ms + 1))
         return due
 
-    def _give_on(self, due_ms: int, key: Key) -> None:
+    def _forward(self, due_ms: int, key: Key) -> None:
         new, old, time_ms, headers = self._held.delete((due_ms, key))
         self._places.delete((key,))
         self._count(-1)

@@ -77,7 +77,7 @@ class RowMaker:
 
     def _applied(self, node: StepNode, part: Part, outbox: Outbox, rejects: list[Reject]) -> Part:
         count = len(part.index)
-        done = self._topology.late[node.name].apply(Rows(part.rows, np.arange(count)), _nowhere(count))
+        done = self._topology.late[node.name].apply(Rows(part.rows, np.arange(count)), _without_positions(count))
         if done.rejects:
             of_punctuations = {
                 message for collected in outbox.collections() for message in collected.punctuated_messages()
@@ -107,7 +107,7 @@ def _punctuation_refused(what: str, why: str) -> TopologyError:
     return TopologyError(msg, "fix the punctuation: there is no message that could become a dead letter")
 
 
-def _nowhere(count: int) -> Messages:
+def _without_positions(count: int) -> Messages:
     """As many messages as rows, without a position in Kafka: expressions after a processor do not see ``kafka``."""
     zeros, nulls = np.zeros(count, np.int64), pa.nulls(count, pa.binary())
     return Messages.of([MessageBatch(TopicPartition(Topic(""), Partition(0)), zeros, zeros, nulls, nulls, None)])

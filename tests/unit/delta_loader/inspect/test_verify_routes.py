@@ -39,7 +39,7 @@ class Contents:
     def count(self, url: str, _version: int) -> int:
         return len(self.tables.get(url.rpartition("/")[2], ()))
 
-    def keys_twice(self, _url: str, _version: int, _keys: Sequence[str], _where: str | None) -> list[str]:
+    def repeated_keys(self, _url: str, _version: int, _keys: Sequence[str], _where: str | None) -> list[str]:
         raise AssertionError
 
 
@@ -60,7 +60,7 @@ class Offsets:
     def timestamp_ms(self, _source: TopicPartition, _offset: int) -> int | None:
         return None
 
-    def twice(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+    def loaded_twice(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         return [(offset, ("f0.parquet",)) for offset in sorted(set(self.all)) if self.all.count(offset) > 1]
 
     def files(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[str]:

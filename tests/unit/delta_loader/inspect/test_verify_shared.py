@@ -32,7 +32,7 @@ class Rows:
     def count(self, _url: str, _version: int) -> int:
         return 10 * len(self._sources)
 
-    def keys_twice(self, _url: str, _version: int, _keys: Sequence[str], _where: str | None) -> list[str]:
+    def repeated_keys(self, _url: str, _version: int, _keys: Sequence[str], _where: str | None) -> list[str]:
         return []
 
     def sources(self) -> list[TopicPartition]:
@@ -48,7 +48,7 @@ class Rows:
     def timestamp_ms(self, _source: TopicPartition, _offset: int) -> int | None:
         return None
 
-    def twice(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+    def loaded_twice(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         return []
 
     def files(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[str]:

@@ -29,7 +29,7 @@ class Keys:
     twice: list[str] = field(default_factory=list)
     read: list[tuple[tuple[str, ...], str | None]] = field(default_factory=list)
 
-    def keys_twice(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
+    def repeated_keys(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
         del url, version
         self.read.append((tuple(keys), where))
         return self.twice

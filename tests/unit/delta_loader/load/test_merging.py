@@ -170,7 +170,7 @@ BY_ID = MergedBy(("id",))
 class Twice(Rows):
     """A table in which another program wrote a key's row once more."""
 
-    def keys_twice(self, _url: str, version: int, keys: Sequence[str], _where: str | None) -> list[str]:
+    def repeated_keys(self, _url: str, version: int, keys: Sequence[str], _where: str | None) -> list[str]:
         return ['{"id":7}'] if (version, tuple(keys)) == (1, ("`id`",)) else []
 
 
@@ -219,7 +219,7 @@ def test_verification_proves_positions_but_not_rows_of_a_merged_table() -> None:
 
 def test_verification_reports_repeated_keys_in_each_table() -> None:
     class InTheCopy(Rows):
-        def keys_twice(self, url: str, _version: int, _keys: Sequence[str], _where: str | None) -> list[str]:
+        def repeated_keys(self, url: str, _version: int, _keys: Sequence[str], _where: str | None) -> list[str]:
             return ['{"id":7}'] if url.endswith("copy") else []
 
     table = f"memory://{uuid.uuid4().hex}"
@@ -234,7 +234,7 @@ def test_verification_reports_repeated_keys_in_each_table() -> None:
 
 def test_verification_reports_two_current_versions_of_a_key() -> None:
     class Currents(Rows):
-        def keys_twice(self, _url: str, _version: int, _keys: Sequence[str], where: str | None) -> list[str]:
+        def repeated_keys(self, _url: str, _version: int, _keys: Sequence[str], where: str | None) -> list[str]:
             return ['{"id":7}'] if where == "coalesce(is_current, true)" else []
 
     stream = stream_of(
@@ -256,7 +256,7 @@ def test_keys_are_looked_for_as_the_rows_were_merged_and_not_as_the_settings_say
     merged_by: MergedBy, looked_for: tuple[tuple[str, ...], str | None]
 ) -> None:
     class Table(Rows):
-        def keys_twice(self, _url: str, _version: int, keys: Sequence[str], where: str | None) -> list[str]:
+        def repeated_keys(self, _url: str, _version: int, keys: Sequence[str], where: str | None) -> list[str]:
             asked.append((tuple(keys), where))
             return duplicates
 
