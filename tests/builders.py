@@ -1,13 +1,18 @@
 """What tests say in one line: settings of which only what matters is written, and values that are there."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
 from common.settings import Settings
 from common.spans import Position, Span
+
+if TYPE_CHECKING:
+    from tests.conftest import Lake
 
 T = TypeVar("T")
 
@@ -28,6 +33,23 @@ def config_file(folder: Path, *streams: Mapping[str, object], **sections: object
     path = folder / "pipeline.yaml"
     path.write_text(yaml.safe_dump(content_of(*streams, folder=str(folder), **sections)), "utf-8")
     return path
+
+
+def pipeline_config(
+    servers: str, place: Path | Lake, *streams: Mapping[str, Any], **sections: Mapping[str, object]
+) -> dict[str, Any]:
+    """A config without pages whose stage is in that place; the group is named after the first stream's first topic."""
+    stage: dict[str, object] = {"url": f"{place}/stage"}
+    if not isinstance(place, Path):
+        stage = {"url": f"{place.url}/stage", "storage_options": dict(place.storage_options)}
+    usual: dict[str, Mapping[str, object]] = {
+        "kafka": {"bootstrap.servers": servers},
+        "stage": stage,
+        "writer": {"group_id": streams[0]["topics"][0], "http": None},
+        "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+    }
+    merged = {name: {**usual.get(name, {}), **sections.get(name, {})} for name in {**usual, **sections}}
+    return {**merged, "streams": list(streams)}
 
 
 def span(start: int, end: int) -> Span:

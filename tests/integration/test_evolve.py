@@ -23,6 +23,7 @@ from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.commits import Committed, TableCommit, Target
 from delta_loader.tables.file_split import SparkWrite
 from devservices.kafka import KafkaCluster
+from tests.builders import pipeline_config
 from tests.integration import in_process
 from tests.integration.conftest import Programs
 
@@ -61,15 +62,7 @@ def test_table_gains_the_fields_of_records(
         "columns": "id BIGINT, meta STRUCT<a: BIGINT>, items ARRAY<STRUCT<n: BIGINT>>",
         "unknown_fields": "evolve",
     }
-    config = programs.config(
-        {
-            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-            "stage": {"url": f"{tmp_path}/stage"},
-            "writer": {"group_id": topic, "http": None},
-            "loader": {"http": None},
-            "streams": [stream],
-        }
-    )
+    config = programs.config(pipeline_config(kafka.bootstrap_servers, tmp_path, stream))
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for batch in (FIRST, SECOND):
         for partition, values in enumerate(batch):

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from delta_loader.inspect.verify.findings import Verdict
 from devservices.kafka import KafkaCluster
+from tests.builders import pipeline_config
 from tests.fakes.events import Key, Row
 from tests.fakes.records import OF_ALL, RecordEvent, Records, replay_records
 from tests.integration import in_process
@@ -133,13 +134,13 @@ def test_tables_have_the_elements_of_their_records_and_no_others(
     orders = Topic(producer, new_topic(2), sequenced=True, soft=True)
     baskets = Topic(producer, new_topic(1), sequenced=False, soft=False)
     config = programs.config(
-        {
-            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-            "stage": {"url": f"{tmp_path}/stage"},
-            "writer": {"group_id": orders.name, "http": None},
-            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-            "streams": [orders_of(orders.name, f"{tmp_path}/orders"), baskets_of(baskets.name, f"{tmp_path}/baskets")],
-        }
+        pipeline_config(
+            kafka.bootstrap_servers,
+            tmp_path,
+            orders_of(orders.name, f"{tmp_path}/orders"),
+            baskets_of(baskets.name, f"{tmp_path}/baskets"),
+            writer={"group_id": orders.name},
+        )
     )
 
     def load() -> None:
@@ -203,13 +204,7 @@ def test_elements_gain_fields_while_a_writer_dies(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     stream = {"app_id": "orders", "topics": [topic], "table": table, "explode": "items", "load": "merge"}
     config = programs.config(
-        {
-            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-            "stage": {"url": f"{tmp_path}/stage"},
-            "writer": {"group_id": topic, "http": None},
-            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-            "streams": [{**stream, "merge": {"keys": ["order", "items.sku"]}}],
-        }
+        pipeline_config(kafka.bootstrap_servers, tmp_path, {**stream, "merge": {"keys": ["order", "items.sku"]}})
     )
 
     def loaded(*records: dict[str, object]) -> None:

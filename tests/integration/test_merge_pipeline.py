@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from delta_loader.inspect.verify.findings import Verdict
 from devservices.kafka import KafkaCluster
+from tests.builders import pipeline_config
 from tests.integration import in_process
 from tests.integration.conftest import Programs
 from tests.reading import rows_of
@@ -21,13 +22,7 @@ CUSTOMERS = 40
 
 def config_of(programs: Programs, kafka: KafkaCluster, folder: Path, topic: str, **stream: object) -> Path:
     of_all = {"app_id": "customers", "topics": [topic], "table": f"{folder}/customers", "load": "merge"}
-    settings = {
-        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-        "stage": {"url": f"{folder}/stage"},
-        "writer": {"group_id": topic, "http": None},
-        "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-        "streams": [{**of_all, **stream}],
-    }
+    settings = pipeline_config(kafka.bootstrap_servers, folder, {**of_all, **stream})
     return programs.config(settings)
 
 

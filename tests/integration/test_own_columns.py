@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from delta_loader.inspect.verify.findings import Verdict
 from devservices.kafka import KafkaCluster
 from devservices.schema_registry import running_registry
+from tests.builders import pipeline_config
 from tests.conftest import Lake
 from tests.integration import in_process
 from tests.integration.conftest import Programs
@@ -51,15 +52,7 @@ def test_one_stream_follows_all_tables_of_a_database(
         "load": "merge",
         "merge": {},
     }
-    config = programs.config(
-        {
-            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-            "stage": {"url": f"{lake.url}/stage", "storage_options": dict(lake.storage_options)},
-            "writer": {"group_id": customers, "http": None},
-            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-            "streams": [stream],
-        }
-    )
+    config = programs.config(pipeline_config(kafka.bootstrap_servers, lake, stream, writer={"group_id": customers}))
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     def send(topic: str, message_key: bytes | None, value: bytes | None) -> None:
@@ -139,15 +132,7 @@ def test_tables_of_canal_appear_with_the_keys_that_its_events_name(
         "load": "merge",
         "merge": {"tombstones": "ignore"},
     }
-    config = programs.config(
-        {
-            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-            "stage": {"url": f"{lake.url}/stage", "storage_options": dict(lake.storage_options)},
-            "writer": {"group_id": topic, "http": None},
-            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-            "streams": [stream],
-        }
-    )
+    config = programs.config(pipeline_config(kafka.bootstrap_servers, lake, stream))
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     def load(*events: dict[str, object]) -> None:
@@ -192,28 +177,24 @@ def test_tables_appear_with_the_keys_of_message_keys_in_avro(
     topic = new_topic(1, prefix="shop.public.customers")
     with running_registry() as registry:
         config = programs.config(
-            {
-                "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-                "schema_registry": {"url": registry.url},
-                "stage": {"url": f"{tmp_path}/stage"},
-                "writer": {"group_id": topic, "http": None},
-                "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-                "streams": [
-                    {
-                        "app_id": "shop",
-                        "topics": [topic],
-                        "table": f"{tmp_path}/position",
-                        "format": "avro",
-                        "framing": "confluent",
-                        "envelope": "debezium",
-                        "route": "regexp_extract(kafka.topic, '([a-z]+)-[^.]*$', 1)",
-                        "route_table": f"{tmp_path}/shop/{{route}}",
-                        "route_columns": "own",
-                        "load": "merge",
-                        "merge": {},
-                    }
-                ],
-            }
+            pipeline_config(
+                kafka.bootstrap_servers,
+                tmp_path,
+                {
+                    "app_id": "shop",
+                    "topics": [topic],
+                    "table": f"{tmp_path}/position",
+                    "format": "avro",
+                    "framing": "confluent",
+                    "envelope": "debezium",
+                    "route": "regexp_extract(kafka.topic, '([a-z]+)-[^.]*$', 1)",
+                    "route_table": f"{tmp_path}/shop/{{route}}",
+                    "route_columns": "own",
+                    "load": "merge",
+                    "merge": {},
+                },
+                schema_registry={"url": registry.url},
+            )
         )
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         client = SchemaRegistryClient({"url": registry.url})

@@ -17,6 +17,7 @@ from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
 from devservices.kafka import KafkaCluster
 from devservices.processes import Child
+from tests.builders import pipeline_config
 from tests.conftest import Lake
 from tests.integration import in_process
 from tests.integration.conftest import Programs
@@ -57,27 +58,21 @@ BAD_VALUES = {
 
 
 def settings(kafka: KafkaCluster, lake: Lake, topic: str) -> dict[str, object]:
-    return {
-        "kafka": {"bootstrap.servers": kafka.bootstrap_servers, "session.timeout.ms": 6000},
-        "stage": {"url": f"{lake.url}/stage", "storage_options": dict(lake.storage_options)},
-        "writer": {"group_id": topic, "flush_after": "2s", "flush_records": 1000, "http": None},
-        "loader": {
-            "schedule": "3s",
-            "marker_retention": 0,
-            "http": None,
-            "spark": {"spark.master": "local[2]"},
+    return pipeline_config(
+        kafka.bootstrap_servers,
+        lake,
+        {
+            "app_id": "orders",
+            "topics": [topic],
+            "table": f"{lake.url}/tables/orders",
+            "columns": COLUMNS,
+            "derive": {"place": "name"},
+            "partition_by": ["place"],
         },
-        "streams": [
-            {
-                "app_id": "orders",
-                "topics": [topic],
-                "table": f"{lake.url}/tables/orders",
-                "columns": COLUMNS,
-                "derive": {"place": "name"},
-                "partition_by": ["place"],
-            }
-        ],
-    }
+        kafka={"session.timeout.ms": 6000},
+        writer={"flush_after": "2s", "flush_records": 1000},
+        loader={"schedule": "3s", "marker_retention": 0},
+    )
 
 
 def record(number: int, rng: random.Random) -> dict[str, object]:

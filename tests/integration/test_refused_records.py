@@ -13,6 +13,7 @@ from common.spans import Partition, Topic, TopicPartition
 from common.storage.store import FsspecStore
 from delta_loader.inspect.verify.findings import Verdict
 from devservices.kafka import KafkaCluster
+from tests.builders import pipeline_config
 from tests.integration import in_process
 from tests.integration.conftest import Programs
 from tests.integration.mortal import Death, Mortal
@@ -34,23 +35,19 @@ def test_each_record_is_a_row_or_a_dead_letter_with_its_bytes(
         "TBLPROPERTIES ('delta.constraints.small' = 'item IS NULL OR length(item) < 4')"
     )
     config = programs.config(
-        {
-            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-            "stage": {"url": f"{tmp_path}/stage"},
-            "writer": {"group_id": topic, "http": None},
-            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-            "streams": [
-                {
-                    "app_id": "orders",
-                    "topics": [topic],
-                    "table": table,
-                    "columns": "id BIGINT, items ARRAY<STRING>",
-                    "explode": "items",
-                    "rename": {"items": "item"},
-                    "load": "append",
-                }
-            ],
-        }
+        pipeline_config(
+            kafka.bootstrap_servers,
+            tmp_path,
+            {
+                "app_id": "orders",
+                "topics": [topic],
+                "table": table,
+                "columns": "id BIGINT, items ARRAY<STRING>",
+                "explode": "items",
+                "rename": {"items": "item"},
+                "load": "append",
+            },
+        )
     )
     producer, sent = Producer({"bootstrap.servers": kafka.bootstrap_servers}), dict[tuple[int, int], bytes]()
     for partition in (0, 1):
@@ -115,15 +112,7 @@ def test_table_without_kafkas_columns_refuses_records_that_can_still_be_named(
             "columns": "id BIGINT, items ARRAY<STRING>",
         }
         stream |= {"explode": "items", "rename": {"items": "item"}, "load": load, "kafka_columns": False}
-        return programs.config(
-            {
-                "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-                "stage": {"url": f"{tmp_path}/stage"},
-                "writer": {"group_id": topic, "http": None},
-                "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-                "streams": [stream],
-            }
-        )
+        return programs.config(pipeline_config(kafka.bootstrap_servers, tmp_path, stream))
 
     # Staged next to the table, where a file may become part of it unchanged, rows do not name their record.
     plain = config("auto")

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from common.storage.store import FsspecStore
 from delta_loader.inspect.verify.findings import Verdict
 from devservices.kafka import KafkaCluster
+from tests.builders import pipeline_config
 from tests.conftest import Lake
 from tests.integration import in_process
 from tests.integration.conftest import Programs
@@ -48,13 +49,7 @@ def test_tables_of_several_shapes_each_get_their_records_once(
         "route": "kinds",
         "routes": {"click": click, "view": {"table": f"{tmp_path}/views", "columns": "page STRUCT<name: STRING>"}},
     }
-    settings: dict[str, object] = {
-        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-        "stage": {"url": f"{tmp_path}/stage"},
-        "writer": {"group_id": topic, "http": None},
-        "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-        "streams": [stream],
-    }
+    settings: dict[str, object] = pipeline_config(kafka.bootstrap_servers, tmp_path, stream)
     config = programs.config(settings)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for record in RECORDS:
@@ -123,15 +118,7 @@ def test_tables_appear_with_the_values_of_route(
         "route_table": f"{lake.url}/tables/{{route}}",
         "route_limit": 3,
     }
-    config = programs.config(
-        {
-            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-            "stage": {"url": f"{lake.url}/stage", "storage_options": dict(lake.storage_options)},
-            "writer": {"group_id": topic, "http": None},
-            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-            "streams": [stream],
-        }
-    )
+    config = programs.config(pipeline_config(kafka.bootstrap_servers, lake, stream))
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     def stage(*kinds: str | None) -> None:

@@ -17,6 +17,7 @@ from delta_loader.load.report import StreamReport
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.commits import CommitOutcome, TableCommit
 from devservices.kafka import KafkaCluster
+from tests.builders import pipeline_config
 from tests.integration import in_process
 from tests.integration.conftest import Programs
 from tests.integration.mortal import Death
@@ -74,13 +75,7 @@ class World:
             "route": "kind",
             "routes": {kind: f"{self.folder}/{name}" for kind, name in ROUTES.items()},
         }
-        settings = {
-            "kafka": {"bootstrap.servers": self.servers},
-            "stage": {"url": f"{self.folder}/stage"},
-            "writer": {"group_id": self.topic, "http": None},
-            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-            "streams": [stream],
-        }
+        settings = pipeline_config(self.servers, self.folder, stream)
         return self.programs.config(settings)
 
     def produce(self, config: Path) -> None:

@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from devservices.kafka import KafkaCluster
+from tests.builders import pipeline_config
 from tests.integration import in_process
 from tests.integration.conftest import Programs
 from tests.reading import rows_of
@@ -29,13 +30,7 @@ def test_orders_and_their_lines_are_in_tables_of_their_own(
         "tables": [{"table": lines, "columns": columns, "explode": "items"}],
         "unknown_fields": "evolve",
     }
-    settings = {
-        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-        "stage": {"url": f"{tmp_path}/stage"},
-        "writer": {"group_id": topic, "http": None},
-        "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-        "streams": [stream],
-    }
+    settings = pipeline_config(kafka.bootstrap_servers, tmp_path, stream)
     config = programs.config(settings)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     counts = [3, 0, 20_000, 1]

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from common.storage.store import FsspecStore
 from devservices.kafka import KafkaCluster
 from devservices.processes import Child
+from tests.builders import pipeline_config
 from tests.integration import in_process
 from tests.integration.conftest import Programs
 from tests.staged import markers
@@ -27,25 +28,19 @@ pytestmark = pytest.mark.broker
 
 
 def settings(kafka: KafkaCluster, folder: Path, topic: str, start: str = "earliest") -> dict[str, object]:
-    return {
-        "kafka": {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "session.timeout.ms": 6000,
-            "topic.metadata.refresh.interval.ms": 1000,
+    return pipeline_config(
+        kafka.bootstrap_servers,
+        folder,
+        {
+            "app_id": "orders",
+            "topics": [topic],
+            "table": f"{folder}/orders",
+            "columns": "text STRING",
+            "start": start,
         },
-        "stage": {"url": f"{folder}/stage"},
-        "writer": {"group_id": topic, "http": None, "flush_after": "1s"},
-        "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-        "streams": [
-            {
-                "app_id": "orders",
-                "topics": [topic],
-                "table": f"{folder}/orders",
-                "columns": "text STRING",
-                "start": start,
-            }
-        ],
-    }
+        kafka={"session.timeout.ms": 6000, "topic.metadata.refresh.interval.ms": 1000},
+        writer={"flush_after": "1s"},
+    )
 
 
 def produce(kafka: KafkaCluster, topic: str, text: str, records: int, partition: int = 0) -> None:
