@@ -18,6 +18,7 @@ from bootstrap.plans.plan import (
 )
 from bootstrap.plans.repair import RewindPlan, SkipPlan
 from bootstrap.plans.restart import Restart, UnchangedPartition
+from common.sizes import counted
 from common.spans import Span
 from common.stage.chain_origins import origin_path
 from common.tables.commit_metadata import Decision
@@ -43,7 +44,7 @@ def plans_as_json(plans: Iterable[StreamPlan], *, written: bool) -> str:
 def skip_as_text(plan: SkipPlan, *, done: bool) -> str:
     partition, span = plan.marker.name.topic_partition, plan.marker.span
     lines = [
-        f"The records of {partition} in {span}, {span.positions} positions, {_will(done)} never be loaded.",
+        f"The records of {partition} in {span}, {counted(span.positions, 'position')}, {_will(done)} never be loaded.",
         *plan.notes,
         f"{_verb(done, 'created', 'to create')}  {plan.marker.name.path}",
         RUNNING if done else _DRY,

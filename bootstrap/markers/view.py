@@ -171,7 +171,7 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
     marker = staged.marker
     if marker is None:
         return f"{staged.path}\n  {staged.problem}; see docs/internals/guarantees.md, “Corrupt markers”"
-    lines = [staged.path, f"  covers      {marker.span}, {marker.span.positions:,} positions"]
+    lines = [staged.path, f"  covers      {marker.span}, {counted(marker.span.positions, 'position')}"]
     if marker.manifest is None:
         return joined(
             [*lines, "  made by hand: all records through its offset count as done; the next writer starts after it"]
@@ -198,7 +198,7 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
     for table in marker.tables:
         kind = "dead letters" if table.kind is TableKind.DEAD_LETTERS else "rows"
         lines.append(f"  {table.url}  {table.rows:,} {kind}")
-        lines += [f"    {file.path}  {file.rows:,} rows, {size_text(file.size_bytes)}" for file in table.files]
+        lines += [f"    {file.path}  {counted(file.rows, 'row')}, {size_text(file.size_bytes)}" for file in table.files]
     return joined(lines)
 
 

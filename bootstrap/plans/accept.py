@@ -23,6 +23,7 @@ from bootstrap.plans.repair import RewindPlan, plan_rewind
 from bootstrap.plans.state import Author, PartitionState
 from common.errors import UsageError
 from common.remedies import repair
+from common.sizes import counted
 from common.spans import Position, Span, TopicPartition
 from common.stage.markers import Marker
 from common.tables.commit_metadata import Decision
@@ -133,7 +134,7 @@ def _replay(
     if usable < state.ends.low:
         given_up = Span(usable, state.ends.low)
         if not give_up:
-            lost = f"{given_up.positions} positions that the table lost"
+            lost = f"{counted(given_up.positions, 'position')} that the table lost"
             msg = f"Kafka no longer has {given_up} of {state.partition}: {lost}"
             raise UsageError(msg, "add --give-up to start where Kafka begins, or accept the table with --go-on")
         given_up = Span(begin, state.ends.low)

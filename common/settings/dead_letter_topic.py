@@ -11,7 +11,10 @@ TOPIC_DESCRIPTION = (
 
 def with_dead_letters_topic(values: object) -> object:
     """A stream's settings, with the topic of ``dead_letters: kafka://topic`` as `dead_letters_topic`."""
-    if not isinstance(values, dict) or not str(values.get("dead_letters", "")).startswith(SCHEME):
+    given = str(values.get("dead_letters", "")) if isinstance(values, dict) else ""
+    if given.startswith("kafka:") and not given.startswith(SCHEME):
+        refuse(f"dead_letters names no topic; did you mean {SCHEME}{given.removeprefix('kafka:').strip('/')}?")
+    if not isinstance(values, dict) or not given.startswith(SCHEME):
         return values
     if values.get("dead_letters_topic") is not None:
         refuse("dead_letters is a topic, and dead_letters_topic is another one; write dead_letters as the table's URL")

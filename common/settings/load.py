@@ -15,6 +15,7 @@ import inspect
 import re
 import typing
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 
 import yaml
@@ -43,6 +44,7 @@ _EXPECTED = {
     "bool_parsing": _EITHER,
     "bool_type": _EITHER,
     "string_type": _TEXT,
+    "word_in_place": "is a map, and this setting takes one word: {expected}",
     "text_in_place": "is not text; write one text in its place",
     "text_for_null": "is no value; write one, or leave the key out",
     "dict_type": _MAP,
@@ -225,6 +227,8 @@ def _sentence(path: tuple[int | str, ...], detail: ErrorDetails, references: Ref
         return f"{_dotted(path)}: {shown} is not a list; write {_in_line([detail['input']])}"
     if kind == "string_type" and isinstance(detail["input"], (dict, list)):
         kind = "text_in_place"
+    if kind == "enum" and isinstance(detail["input"], dict):
+        kind = "word_in_place"
     if kind == "string_type" and detail["input"] is None:
         kind = "text_for_null"
     reason = _EXPECTED.get(kind, "").format(**context) or f"is refused: {detail['msg'][0].lower()}{detail['msg'][1:]}"
@@ -259,6 +263,8 @@ def _unknown_key(path: tuple[int | str, ...]) -> str:
     key = str(path[-1])
     if sections := _sections_with(key):
         return f"{_dotted(path)} is not a setting here; {key} is a key of {' and of '.join(sections)}"
+    if choices := _settings_with_choice(path[:-1], key):
+        return f"{_dotted(path)} is not a setting; did you mean {choices[0]}: {key}?"
     longer = sorted((name for name in known if key.startswith(f"{name}_")), key=len, reverse=True)  # http_port: http
     close_matches = (
         difflib.get_close_matches(key, known, n=1, cutoff=0.8)
@@ -284,7 +290,25 @@ def _inner_sections(section: type[BaseModel]) -> dict[str, type[BaseModel]]:
     return {name: model for name, model in models.items() if model is not None}
 
 
+def _settings_with_choice(path: tuple[int | str, ...], value: str) -> list[str]:
+    """The settings of a section that take this word."""
+    model = _model_at(path)
+    fields = () if model is None else fields_of(model)
+    return [key for key, field in fields if value in _choices(field.annotation)]
+
+
+def _choices(annotation: object) -> list[str]:
+    if inspect.isclass(annotation) and issubclass(annotation, StrEnum):
+        return [choice.value for choice in annotation]
+    return [choice for argument in typing.get_args(annotation) for choice in _choices(argument)]
+
+
 def _known_keys(path: tuple[int | str, ...]) -> list[str]:
+    model = _model_at(path)
+    return [] if model is None else [key for key, _ in fields_of(model)]
+
+
+def _model_at(path: tuple[int | str, ...]) -> type[BaseModel] | None:
     model: type[BaseModel] = Settings
     is_own_name = False
     """Whether the part is a name that the user chose: a key of a map of sections."""
@@ -295,9 +319,9 @@ def _known_keys(path: tuple[int | str, ...]) -> list[str]:
         annotation = next((field.annotation for key, field in fields_of(model) if part == key), None)
         inner = _model_in(annotation)
         if inner is None:
-            return []
+            return None
         model, is_own_name = inner, typing.get_origin(annotation) is dict
-    return [key for key, _ in fields_of(model)]
+    return model
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:

@@ -68,14 +68,17 @@ class _StrictLoader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         """Checks the map as written, before construction merges the keys of ``<<``."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen: set[object] = set()
+        seen: dict[object, str] = {}
         for key_node, _ in node.value:
             if key_node.tag == _MERGE or not isinstance(key_node, yaml.ScalarNode):
                 continue
             key = self.construct_object(key_node)
+            if key in seen and seen[key] != key_node.value:  # Python's True is 1
+                msg = f"the keys {seen[key]} and {key_node.value} are the same without quotes; put them in quotes,"
+                raise _RefusedError(None, None, msg, key_node.start_mark)
             if key in seen:
                 raise _RefusedError(None, None, f"the key {key!r} is given twice", key_node.start_mark)
-            seen.add(key)
+            seen[key] = key_node.value
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:  # noqa: FBT001, FBT002 - PyYAML's own

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 from common.printable import joined
+from common.sizes import counted
 from delta_loader.load.report import StreamReport
 
 
@@ -11,11 +12,12 @@ def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
     lines = []
     for report in reports:
         end = "failed" if report.failure else "done"
-        lines.append(f"{report.app_id}: {end}, {report.commits} commits, {report.files} files, {report.rows} rows")
+        loaded = (report.commits, "commit"), (report.files, "file"), (report.rows, "row")
+        lines.append(f"{report.app_id}: {end}, {', '.join(counted(count, noun) for count, noun in loaded)}")
         if report.replacements:
             lines.append(f"  replay requests completed: {report.replacements}")
         if report.strays:
-            lines.append(f"  {report.strays} late claims of freed positions moved to stray/")
+            lines.append(f"  {counted(report.strays, 'late claim')} of freed positions moved to stray/")
         for partition, reason in report.held.items():
             lines += [f"  {partition} is held ({reason.reason}): {reason.problem}", f"  → {reason.remedy}"]
         if report.failure:

@@ -11,7 +11,7 @@ from common.ports import Clock
 from delta_loader.load.report import StreamReport
 
 STUCK_S = 900.0
-_LOG_EVERY_S = 30.0
+_FIRST_LOG_S = 30.0
 
 
 @dataclass(slots=True)
@@ -21,8 +21,10 @@ class _Unfinished:
     report: StreamReport
     since_s: float
     """When the turn started, or last made progress that a pass saw."""
-    logged_s: float
-    """When it was last reported, or started."""
+    log_at_s: float
+    """When it is reported next."""
+    log_after_s: float = _FIRST_LOG_S
+    """Doubles with each report: a first load of hours is no news every half minute."""
     progress: int = 0
     """`StreamReport.progress` at ``since_s``."""
 
@@ -45,7 +47,7 @@ class UnfinishedStreams:
     def begin(self, app_id: str) -> StreamReport:
         """The report of a stream's turn, also in its later slices."""
         now_s = self._clock.monotonic_s()
-        return self._streams.setdefault(app_id, _Unfinished(StreamReport(app_id), now_s, now_s)).report
+        return self._streams.setdefault(app_id, _Unfinished(StreamReport(app_id), now_s, now_s + _FIRST_LOG_S)).report
 
     def progress(self, app_id: str) -> int:
         stream = self._streams.get(app_id)
@@ -73,9 +75,10 @@ class UnfinishedStreams:
         for app_id, stream in self._streams.copy().items():
             if stream.report.progress != stream.progress:
                 stream.progress, stream.since_s = stream.report.progress, now_s
-            if now_s - stream.logged_s < _LOG_EVERY_S:
+            if now_s < stream.log_at_s:
                 continue
-            stream.logged_s = now_s
+            stream.log_after_s *= 2
+            stream.log_at_s = now_s + stream.log_after_s
             self._log.warning(
                 "load still running",
                 app_id=app_id,

@@ -255,7 +255,9 @@ def no_table(partition: TopicPartition, url: str) -> Held:
 
 def unknown_partition(partition: TopicPartition, paths: Iterable[str]) -> Held:
     """A marker made by hand names a partition that the topic does not have."""
-    named = ", ".join(paths)
+    all_paths = list(paths)
+    left = len(all_paths) - MOST_COMMANDS
+    named = ", ".join(all_paths[:MOST_COMMANDS]) + (f" and {left:,} more" if left > 0 else "")
     return Held(
         "unknown_partition",
         f"{named} was made by hand, but the topic {known_as(partition.topic)} has no partition {partition.partition}",

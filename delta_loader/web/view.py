@@ -176,7 +176,7 @@ class LoaderView:
             Figure("Last successful load", None if succeeded_s is None else succeeded_s * 1000, Unit.SINCE),
             Figure("Next full scan", None if due is None else int(due.timestamp() * 1000), Unit.UNTIL),
             Figure("Markers waiting", waiting, Unit.COUNT),
-            Figure("Rows since the start", stats.rows, Unit.COUNT),
+            Figure("Rows and dead letters since the start", stats.rows, Unit.COUNT),
             Figure("Memory, without Spark's JVM", resident_bytes(), Unit.BYTES),
         )
 

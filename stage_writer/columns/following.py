@@ -164,6 +164,10 @@ class ColumnsWait(Dependency):
     ids: frozenset[SchemaKey] = frozenset()
 
     @property
+    def is_routine(self) -> bool:
+        return self.columns.problem is None
+
+    @property
     def changes_columns(self) -> bool:
         return True
 

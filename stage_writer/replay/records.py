@@ -27,6 +27,7 @@ from common.ports import AlreadyExists, Clock, ObjectStore
 from common.remedies import CONFIG
 from common.settings import Settings, Stream
 from common.settings.values import duration_text, parse_timestamp_ms
+from common.sizes import counted
 from common.spans import Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin
 from common.stage.data_files import DataFileName, waiting_path
@@ -380,12 +381,12 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
     for part in replayed:
         dead_letters = ", ".join(f"{count:,} {name}" for name, count in sorted(part.dead_letters.items()))
         lines.append(
-            f"{part.range.words}  {part.records:,} records: {part.rows:,} rows for {target}, "
-            f"{sum(part.dead_letters.values()):,} dead letters{f' ({dead_letters})' if dead_letters else ''}, "
-            f"{part.tombstones:,} tombstones" + (f", {part.filtered:,} filtered" if part.filtered else "")
+            f"{part.range.words}  {counted(part.records, 'record')}: {counted(part.rows, 'row')} for {target}, "
+            f"{counted(sum(part.dead_letters.values()), 'dead letter')}{f' ({dead_letters})' if dead_letters else ''}, "
+            f"{counted(part.tombstones, 'tombstone')}" + (f", {part.filtered:,} filtered" if part.filtered else "")
         )
         if part.path is not None:
-            lines.append(f"  staged {part.files} files, and the request {part.path}")
+            lines.append(f"  staged {counted(part.files, 'file')}, and the request {part.path}")
         elif done:
             lines.append("  none of them matches; they stay as they are")
     if all(part.path is None for part in replayed) and done:

@@ -123,7 +123,7 @@ def test_both_programs_work_with_a_metastore(tmp_path: Path, programs: Programs)
         "streams": [stream],
     }
     config = programs.config(content)
-    assert "orders: done, 1 commits, 1 files, 10 rows" in programs.succeed("delta-loader", "run", config, "--once")
+    assert "orders: done, 1 commit, 1 file, 10 rows" in programs.succeed("delta-loader", "run", config, "--once")
     [document] = json.loads(programs.succeed("delta-loader", "status", config, "--json"))["streams"]
     assert (document["table"], document["catalog_table"]) == (staging.table, "default.orders")
     assert "version 1 " in programs.succeed(

@@ -60,7 +60,7 @@ def test_run_once_loads_all_markers_and_status_reports_them(tmp_path: Path, prog
 
     done = programs.run("delta-loader", "run", config, "--once")
     assert done.returncode == 1, done.stderr
-    assert "orders: done, 1 commits, 3 files, 33 rows" in done.stdout
+    assert "orders: done, 1 commit, 3 files, 33 rows" in done.stdout
     assert "returns: failed" in done.stdout
     assert "orders/1 is held (gap): nothing is staged for the positions [8, 20)" in done.stdout
     chatter = (" WARN ", "WARNING", "Exception", "Inbox", "log level")

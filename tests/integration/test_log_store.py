@@ -170,7 +170,7 @@ def test_two_loaders_of_one_table_lose_and_double_nothing(  # noqa: PLR0917 - fi
         report = reports[app_id]
         assert (report.failure, report.held) == (None, {})
         loaded_here = (report.commits, report.files, report.rows) == (1, 1, count)
-        loaded_there = f"{app_id}: done, 1 commits, 1 files, {count} rows" in child.log.read_text()
+        loaded_there = f"{app_id}: done, 1 commit, 1 file, {count} rows" in child.log.read_text()
         assert loaded_here != loaded_there, (report, child.log.read_text())
     assert [set(statuses(proxy, version)) for version in range(3)] == [{200, 412}] * 3
     assert len(log(orders)) == 3
@@ -192,7 +192,7 @@ def test_deltas_own_log_store_loses_an_acknowledged_commit(
 
     outputs = run_at_once(programs, config(orders, **unsafe), config(returns, **unsafe))
 
-    assert ["done, 1 commits" in output for output in outputs] == [True, True]
+    assert ["done, 1 commit," in output for output in outputs] == [True, True]
     assert set(statuses(proxy, 1)) == {200}
     assert len(transactions(orders)) == 1
     assert len(rows(orders)) in (20, 30)

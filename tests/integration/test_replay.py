@@ -263,7 +263,7 @@ def test_dead_letters_are_listed_and_replayed_from_their_own_bytes(pipeline: Pip
     fixed = pipeline.config("b", MONTH)
     chosen = ("dead-letters", "replay", fixed, "--partition", "0", "--to", "20", "--yes")
     output = pipeline.programs.succeed("delta-loader", *chosen)
-    assert "[10, 11)  1 records: 1 rows" in output
+    assert "[10, 11)  1 record: 1 row" in output
     assert "none of them matches; they stay as they are" in output
     assert output.count("and the request replace/") == 1
     assert pipeline.load(fixed).held == {}

@@ -196,7 +196,7 @@ def test_both_services_work_with_the_rights_of_their_policies(
         lines |= command_lines(child.process.pid)
         time.sleep(0.5)
     output += child.log.read_text("utf-8")
-    assert f"done, 1 commits, 1 files, {ROWS} rows" in output
+    assert f"done, 1 commit, 1 file, {ROWS} rows" in output
     assert any("org.apache.spark.deploy.SparkSubmit" in line for line in lines)
     for keys in (guarded.writer, guarded.loader):
         assert keys.secret_key not in output + "".join(lines)

@@ -490,6 +490,7 @@ def test_recreated_topic_is_named_as_in_kafka_and_the_command_names_the_chain() 
     assert "the staged records of orders@audit/0 came from old" in held.problem
     assert "`bootstrap restart ⟨config⟩ --topic orders@audit --yes`" in held.remedy
     assert "the topic orders has no partition 0" in unknown_partition(chain, ["done/a"]).problem
+    assert unknown_partition(chain, "abcdef").remedy.startswith("delete a, b, c and 3 more from")
 
 
 def test_status_reports_a_recreated_topic_until_its_chain_restarts() -> None:

@@ -248,7 +248,8 @@ def _to_come_lines(story: OffsetReport) -> Iterator[str]:
         yield f"its marker is {story.staged.name.path}, which covers {story.staged.span}"
         for table in story.staged.tables:
             yield from (
-                f"staged file: {file.path} ({file.rows:,} rows) for {table.url}" for file in table.files[:_SHOWN]
+                f"staged file: {file.path} ({counted(file.rows, 'row')}) for {table.url}"
+                for file in table.files[:_SHOWN]
             )
     if story.held is not None:
         yield f"held ({story.held.reason}): {story.held.problem}"

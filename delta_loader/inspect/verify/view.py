@@ -7,6 +7,7 @@ version and files behind it.
 from collections.abc import Iterator, Sequence
 
 from common.printable import joined
+from common.sizes import counted
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict, VerifiedStream
 
 _ORDER = (Verdict.FAULT, Verdict.UNPROVED, Verdict.NOTED, Verdict.PROVED)
@@ -43,11 +44,11 @@ def _partition_line(partition: PartitionReport) -> str:
     position = "…" if partition.position is None else str(partition.position)
     parts = [f"{partition.partition}  [{start}, {position})"]
     if partition.rows is not None:
-        parts.append(f"{partition.rows:,} rows, {partition.dead_letters or 0:,} dead letters")
+        parts.append(f"{counted(partition.rows, 'row')}, {counted(partition.dead_letters or 0, 'dead letter')}")
         if partition.counted_records is not None:
             parts[-1] += f", {partition.counted_tombstones or 0:,} tombstones"
             parts[-1] += f", {partition.counted_filtered:,} filtered" if partition.counted_filtered else ""
-            parts[-1] += f"; {partition.counted_records:,} records staged"
+            parts[-1] += f"; {counted(partition.counted_records, 'record')} staged"
         if partition.lowest is not None:
             parts[-1] += f"; offsets {partition.lowest} to {partition.highest}"
     parts.append("proved" if partition.proved else "see below")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from common.json_value import Json
-from common.sizes import size_text, time_text
+from common.sizes import counted, size_text, time_text
 from delta_loader.maintenance.services.due import MaintenanceTask
 from delta_loader.maintenance.services.facts import Service, ServiceRun, TableFacts
 from delta_loader.maintenance.services.outcomes import (
@@ -93,7 +93,7 @@ def _table_lines(snapshot: TableSnapshot) -> Iterator[str]:
     facts = snapshot.facts
     parts = f" in {len(facts.partitions):,} partitions" if facts.partition_by else ""
     yield f"{snapshot.url} (version {facts.log.version})"
-    yield f"  {facts.files:,} files{parts}, {size_text(facts.size_bytes)}"
+    yield f"  {counted(facts.files, 'file')}{parts}, {size_text(facts.size_bytes)}"
     yield f"  log: {_log_words(facts)}"
     yield from (f"  last {_run_words(run)}" for run in _last_of_each(facts))
     for task in snapshot.due.tasks:
@@ -111,8 +111,8 @@ def _log_words(facts: TableFacts) -> str:
     log = facts.log
     kept = facts.properties.get("delta.logRetentionDuration", "30 days").removeprefix("interval ")
     return (
-        f"{log.commits:,} commits since {time_text(log.oldest_ms)}, {size_text(log.size_bytes)}, kept for {kept}; "
-        f"{log.commits_since_checkpoint:,} since the last checkpoint"
+        f"{counted(log.commits, 'commit')} since {time_text(log.oldest_ms)}, {size_text(log.size_bytes)}, "
+        f"kept for {kept}; {log.commits_since_checkpoint:,} since the last checkpoint"
     )
 
 

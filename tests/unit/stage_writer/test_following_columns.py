@@ -10,7 +10,7 @@ import structlog
 from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, RegistryError
 from common.settings import Stream
 from stage_writer.columns.finding import DiscoveredColumns
-from stage_writer.columns.following import LOOK_AT_TABLES_S, CoveredSchemas, FollowedColumns
+from stage_writer.columns.following import LOOK_AT_TABLES_S, ColumnsWait, CoveredSchemas, FollowedColumns
 from stage_writer.decode.envelopes.framing import SchemaKey
 from stage_writer.ports import Converter
 from stage_writer.record_converter import converter_of
@@ -96,6 +96,7 @@ def test_columns_of_records_are_looked_up_once_records_wait_for_them() -> None:
     world = followed("from_records", DiscoveredColumns(ONE))
     assert world.poll(after_s=100.0) is None
     assert not world.finder.asked
+    assert ColumnsWait(world.columns).is_routine
     world.columns.want()
     assert required(world.poll()).stream == ONE
     assert world.poll(after_s=100.0) is None
@@ -131,6 +132,7 @@ def test_failed_attempt_is_reported_and_leaves_the_columns_in_use(outcome: Outco
     assert world.poll(LOOK_AT_TABLES_S) is None
     assert required(world.columns.problem).problem == problem
     assert world.columns.agreed == ONE
+    assert not ColumnsWait(world.columns).is_routine
 
 
 def test_pauses_between_failures_grow_until_the_next_success() -> None:

@@ -462,6 +462,13 @@ WRONG = {
         ["2 settings are wrong", "streams[0] (orders) rescue_column is given", "streams[0] (orders) on_fail is count"],
     ),
     "a key given twice": (MINIMAL + "stage: {url: x}\n", ["'stage' is given twice", "line 6", "→ fix that line\n"]),
+    "a number and a truth value that are one key": (
+        MINIMAL + "logs: {1: info, true: debug}\n",
+        ["the keys 1 and true are the same without quotes"],
+    ),
+    "a choice as a key": (with_stream(evolve=True), ["evolve (orders) is not a setting", "unknown_fields: evolve?"]),
+    "a map for a word": (with_stream(load={"max_files": None}), ["load (orders): {max_files: null} is a map", "'add'"]),
+    "a topic without slashes": (with_stream(dead_letters="kafka:letters"), ["did you mean kafka://letters?"]),
     "a key given twice in a merged map": (
         MINIMAL + "logs: {<<: &logs {level: info, level: debug}}\n",
         ["'level' is given twice"],

@@ -180,7 +180,7 @@ def test_letters_and_topic_options_exclude_each_other(tmp_path: Path, capfd: pyt
     assert "--topic is missing" in capfd.readouterr().err
     assert run(app, ["replay", str(config), "--letters", letters]) == 0
     output = capfd.readouterr().out
-    assert "orders/0  [6, 7)  1 records: 0 rows" in output
+    assert "orders/0  [6, 7)  1 record: 0 rows" in output
     assert "1 invalid_json" in output
 
 
@@ -204,7 +204,7 @@ def test_request_is_for_the_streams_own_chain(tmp_path: Path, capfd: pytest.Capt
     (app_id,) = (stream["app_id"] for stream in yaml.safe_load(config.read_text("utf-8"))["streams"])
     FsspecStore(f"{tmp_path}/stage").create(owner_path("orders"), b'{"version": 1, "owner": "gone"}')
     assert run(app, ["replay", str(config), "--letters", str(letters), "--yes"]) == 0
-    assert f"orders@{app_id}/0  [9, 10)  1 records: 1 rows" in capfd.readouterr().out
+    assert f"orders@{app_id}/0  [9, 10)  1 record: 1 row" in capfd.readouterr().out
     (request,) = (tmp_path / "stage" / "replace").rglob("*.replace")
     assert request.parent == tmp_path / "stage" / "replace" / f"orders@{app_id}" / "0"
     assert request.name.startswith("00000000000000000009-")
@@ -213,8 +213,8 @@ def test_request_is_for_the_streams_own_chain(tmp_path: Path, capfd: pytest.Capt
 @pytest.mark.parametrize(
     ("app_ids", "code", "expected"),
     [
-        (["orders", "audit"], 0, ["orders/0  [4, 5)  1 records: 1 rows", "orders@audit/0  [9, 10)  1 records: 1 rows"]),
-        (["audit"], 0, ["orders@audit/0  [4, 5)  1 records: 1 rows"]),
+        (["orders", "audit"], 0, ["orders/0  [4, 5)  1 record: 1 row", "orders@audit/0  [9, 10)  1 record: 1 row"]),
+        (["audit"], 0, ["orders@audit/0  [4, 5)  1 record: 1 row"]),
         ([None], 2, ["the export does not say to which of them"]),
         (["gone"], 2, ["the export does not say to which of them"]),
     ],

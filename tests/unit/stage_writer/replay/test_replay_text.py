@@ -22,4 +22,4 @@ def test_text_does_not_name_one_table_for_rows_of_several(tables: dict[str, obje
     stream = stream_of(columns="id INT, kind STRING", table="/tables/orders", app_id="orders", **tables)
     replayed = Replayed(Range(SOURCE, span(0, 10)), 10, 0, 0, 2, {"unrouted": 1}, 0, None)
     first, _ = to_text(stream, [replayed], done=False).splitlines()
-    assert first.endswith(f"10 records: 11 rows for {place}, 1 dead letters (1 unrouted), 0 tombstones")
+    assert first.endswith(f"10 records: 11 rows for {place}, 1 dead letter (1 unrouted), 0 tombstones")
