@@ -60,6 +60,7 @@ from delta_loader.status.values import Aside, PartitionStatus, StreamStatus
 from delta_loader.tables.load_modes.load_mode import choose_load_mode
 from delta_loader.tables.valid_through import valid_through_of
 
+_LOOKS = 4  # at a stream with held partitions, at most
 _WINDOW = 16  # unloaded markers read per Kafka partition: enough to determine why it does not move
 
 
@@ -94,8 +95,13 @@ def stream_status(
     try:
         ends = kafka_ends(stream) or {}
         ids = topic_ids({topic for partition in ends for topic in topics_of(partition.topic)}) if ends else {}
-        kafka = KafkaSnapshot(ends, firsts(ends), ids, cache(lambda: (ends_now or kafka_ends)(stream) or {}))
-        status = _stream_status(stream, stage, open_store, kafka, reports or stage.held_by_writers)
+        first = firsts(ends)
+
+        def look() -> StreamStatus:
+            kafka = KafkaSnapshot(ends, first, ids, cache(lambda: (ends_now or kafka_ends)(stream) or {}))
+            return _stream_status(stream, stage, open_store, kafka, reports or stage.held_by_writers)
+
+        status = _held_twice(look)
         pauses = [pause_of(stage.store, part, stream.app_id) for part in StreamPart]
         return replace(
             status,
@@ -107,6 +113,20 @@ def stream_status(
         return StreamStatus(
             stream.app_id, stream.table, None, None, (), failure=error.problem, failure_code=code, last_failure=note
         )
+
+
+def _held_twice(look: Callable[[], StreamStatus]) -> StreamStatus:
+    """A status whose held partitions were held at the same positions in the look before it.
+
+    A loader may load and settle what is being read: its markers and files then seem to be missing.
+    """
+    status, held = look(), set[tuple[TopicPartition, Position | None]]()
+    for _ in range(_LOOKS):
+        before, held = held, {(each.partition, each.loaded_to) for each in status.partitions if each.held is not None}
+        if held <= before:
+            break
+        status = look()
+    return status
 
 
 def _last_failure(stage: Stage, stream: Stream) -> LastFailure | None:
