@@ -8,7 +8,8 @@ Rules:
    enum (proto2), Google's library puts it among the unknown fields, from which it is taken. A map's keys are strings.
    A Timestamp is a time, a wrapper its value, and Struct, Value and ListValue are JSON: for a STRING column its text.
 3. In Confluent's frame, the indexes of the message's type come before the message.
-4. Fields that the schema does not have carry no name: they cannot be kept.
+4. Fields that the schema does not have carry no name: they cannot be kept. A field of the schema that is sent as
+   another type is no default: the library puts it among the unknown fields, too, and its message is refused.
 5. A message without a field that is `required` (proto2) is no record of its type, and text is UTF-8 also where the
    library lets other bytes through.
 """
@@ -33,6 +34,7 @@ from stage_writer.decode.rejects import ErrorClass, Refusal
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
+    from google.protobuf.unknown_fields import UnknownFieldSet
 
 Text = Callable[[Any], str]
 Compile = Callable[[str | bytes, Mapping[str, str]], bytes]
@@ -154,12 +156,14 @@ class _Texts:
 
     def message(self, message: Descriptor, path: str, column: DataType | None, reading: DecodeOptions) -> Text:
         """The JSON of a message for a column; without one for a field that is not declared."""
+        from google.protobuf.unknown_fields import UnknownFieldSet  # noqa: PLC0415 - only with Protobuf
+
         name: str = message.full_name
         declared = column if isinstance(column, StructType) else None
         if declared is None and name in self._natural:
             return self._natural[name]
         parts: list[tuple[str, str, bool, Text]] = []
-        closed = {field.number: field for field in message.fields if _is_closed(field)}
+        fields = {field.number: field for field in message.fields}
 
         def text(value: Any) -> str:  # noqa: ANN401 - a message of any type
             members = [
@@ -167,8 +171,9 @@ class _Texts:
                 for name, begin, has, part in parts
                 if not has or value.HasField(name)
             ]
-            if closed:
-                members += _unnamed(value, closed)
+            unknown = UnknownFieldSet(value)
+            if len(unknown):
+                members += _unnamed(unknown, fields)
             return f"{{{','.join(members)}}}"
 
         if declared is None:
@@ -252,15 +257,15 @@ def _is_closed(field: FieldDescriptor) -> bool:
     return of.enum_type is not None and bool(of.enum_type.is_closed)
 
 
-def _unnamed(value: Message, closed: Mapping[int, FieldDescriptor]) -> Iterator[str]:
+def _unnamed(unknown: UnknownFieldSet, fields: Mapping[int, FieldDescriptor]) -> Iterator[str]:
     """The numbers that closed enums do not name, as members of the message; those of a list have lost their place."""
-    from google.protobuf.unknown_fields import UnknownFieldSet  # noqa: PLC0415 - only with Protobuf
-
-    for unknown in UnknownFieldSet(value):
-        field = closed.get(unknown.field_number)
+    for each in unknown:
+        field = fields.get(each.field_number)
         if field is None:
             continue
-        if field.is_repeated or not isinstance(unknown.data, int):
+        if not _is_closed(field):
+            raise RefusedBody(ErrorClass.INVALID_RECORD, f"{field.full_name} is not sent as the type of the schema")
+        if field.is_repeated or not isinstance(each.data, int):
             raise RefusedBody(ErrorClass.INVALID_RECORD, f"{field.full_name} has a number that its enum does not name")
-        number = unknown.data & _INT_MASK
+        number = each.data & _INT_MASK
         yield f"{quoted(field.name)}:{number - ((number & _INT_SIGN) << 1)}"

@@ -747,6 +747,21 @@ def test_protobuf_message_is_decoded_into_its_columns(files: bytes) -> None:
     assert (empty, tombstone, broken, unnamed) == (EMPTY, None, ErrorClass.INVALID_RECORD, ErrorClass.WRONG_TYPE)
 
 
+def test_protobuf_value_of_another_type_than_the_schema_has_is_no_default() -> None:
+    file = b"""syntax = "proto3";
+    message Order { int64 id = 1; optional string name = 2; Part part = 3; message Part { int64 n = 1; } }"""
+    stream = stream_of("id BIGINT, name STRING, part STRUCT<n: BIGINT>", format="protobuf", schema_file="order.proto")
+    values: list[bytes | None] = [
+        b"\x08\x05",
+        b"\x08\x05\x4a\x01x",
+        b"\x0a\x015",
+        b"\x08\x05\x10\x07",
+        b"\x08\x05\x1a\x03\x0a\x015",
+    ]
+    row = {"id": 5, "name": None, "part": None}  # also where a field is sent that the schema does not have
+    assert outcomes(decoded(stream, values, file=file)) == [row, row, *[ErrorClass.INVALID_RECORD] * 3]
+
+
 PROTO_2 = """
 syntax = "proto2";
 enum Kind { NEW = 1; OLD = 2; }
