@@ -6,10 +6,11 @@ Rules:
    a marker, and only when its copy is below ``stray/``.
 2. A marker's data files exist when it is claimed; they may be gone where the same claim was made, and settled, before.
 3. A marker's links hold: one that names a marker before it begins where some marker of that name ended.
-4. A stray is never continued: where markers lay above a claim when it was made, and still do, none follows it. (A
-   marker that was the chain's end when it was made, was put aside, and is made again by a duplicated request may be
-   followed by a claim that was already in progress and was planned while it was the end. A request that was sent
-   before the marker was made was not planned on it, too.)
+4. A stray is never continued: where markers lay above a claim when it was made, and still do, none follows it. (Those
+   that a later rewind leaves out do not count: it has not put them aside yet. A marker that was the chain's end when it
+   was made, was put aside, and is made again by a duplicated request may be followed by a claim that was already in
+   progress and was planned while it was the end. A request that was sent before the marker was made was not planned on
+   it, too.)
 5. A marker is deleted only when its copy is below ``stray/``, or when every table that it has files for, and its own,
    has its span, no marker below it is left, and one above it is, or the chain's origin is recorded, as by a rewind that
    takes the one above it. A writer withdraws its own claim only when the marker before it was put aside. (A request
@@ -158,7 +159,11 @@ class StageInvariants:
         is_older = self.sent_ms() <= objects[f"{self.stage}/{before.path}"][1]
         if claim.was_last or is_older or manifest.origin is not Origin.FLUSH:
             return  # an operator fills the gap above it, or begins there again
-        if any(claims.get(other.marker.name.start) is other for other in claim.above):
+        origin = newest(objects, self.stage, marker.name.topic_partition)
+        if any(
+            claims.get(other.marker.name.start) is other and not is_superseded(other.marker, origin)
+            for other in claim.above
+        ):
             self.problems.append(f"{marker.name.path} continues {before.path}, a stray (rule 4)")
 
     def _require_reason(self, objects: Objects, name: MarkerName, data: bytes, process: str) -> None:
