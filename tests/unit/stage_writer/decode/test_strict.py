@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from common.schema import parse_ddl
+from common.schema import ArrayType, DataType, Field, MapType, Primitive, StructType, parse_ddl
 from common.settings.formats import forms_of
 from stage_writer.decode.decode_options import STRICT, DecodeOptions
 from stage_writer.decode.rejects import ErrorClass, Refusal
@@ -125,6 +125,7 @@ def test_value_is_decoded_exactly(ddl: str, text: str, value: object) -> None:
         ("DECIMAL(5,2)", "1000", _RANGE, "c: 1000 is out of range for DECIMAL(5,2)"),
         ("DECIMAL(5,2)", "1e3", _RANGE, "c: 1e3 is out of range for DECIMAL(5,2)"),
         ("DECIMAL(5,2)", "1e99999999999999999999", _RANGE, "out of range for DECIMAL(5,2)"),
+        ("DECIMAL(5,2)", "1e1000000000000000000", _RANGE, "out of range for DECIMAL(5,2)"),
         ("DECIMAL(5,2)", "0.001", _EXACT, "c: 0.001 has too many decimal places for DECIMAL(5,2)"),
         ("DECIMAL(5,2)", "1e-3", _EXACT, "c: 1e-3 has too many decimal places for DECIMAL(5,2)"),
         ("DECIMAL(5,2)", '"."', _FORM, 'c: the string "." is not a plain number, for DECIMAL(5,2)'),
@@ -150,6 +151,24 @@ def test_value_outside_its_type_is_refused(ddl: str, text: str, error_class: Err
     assert refusal[0] is error_class
     assert error in refusal[1]
     assert refusal[1].startswith("c")
+
+
+@pytest.mark.parametrize(
+    ("data_type", "text", "error"),
+    [
+        (ArrayType(Primitive.INTEGER, contains_null=False), "[1, null]", "c[1]: null or missing"),
+        (
+            MapType(Primitive.STRING, Primitive.INTEGER, value_contains_null=False),
+            '{"a": null}',
+            'c["a"]: null or missing',
+        ),
+    ],
+)
+def test_null_within_a_value_that_excludes_nulls_is_refused(data_type: DataType, text: str, error: str) -> None:
+    row = StrictDecoder(StructType((Field("c", data_type),))).decode(f'{{"c": {text}}}'.encode())
+    refusal = instance(Refusal, row)
+    assert refusal.error_class is ErrorClass.MISSING_FIELD
+    assert refusal.error.startswith(error)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +246,7 @@ def test_lenient_decoding_keeps_the_value(ddl: str, text: str, value: object) ->
         ("DOUBLE", "1.5", 1.5),
         ("DOUBLE", '"1.5"', (_WRONG, 'c: the string "1.5" where DOUBLE is declared')),
         ("DOUBLE", "[]", (_WRONG, "c: an array where DOUBLE is declared")),
+        ("DOUBLE", '" NaN"', (_WRONG, 'c: the string " NaN" where DOUBLE is declared')),
         ("STRING", '"NaN"', "NaN"),
         ("INT", '"NaN"', (_WRONG, 'c: the string "NaN" where INT is declared')),
     ],
