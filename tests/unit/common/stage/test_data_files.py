@@ -5,7 +5,7 @@ import pytest
 
 from common.errors import MarkerError
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.data_files import DataFileName, delta_path
+from common.stage.data_files import DataFileName, delta_path, waiting_folder
 
 SOURCE = TopicPartition(Topic("orders-eu-1"), Partition(3))
 UNIQUE = "0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11"
@@ -57,13 +57,17 @@ def test_path_in_a_delta_log_is_escaped_once_more() -> None:
 
 
 def test_overlong_partition_value_is_replaced_by_its_digest() -> None:
-    paths = {name(("city", value * 300)).path for value in "abć"}
+    paths = {name(("city", value)).path for value in ("a" * 300, "b" * 300, "ć" * 51)}
     assert len(paths) == 3
     for path in paths:
         folder = path.split("/")[0]
         assert folder.startswith("city=sha256-")
         assert len(folder) < 60
     assert "city=" + "a" * 100 + "/" in name(("city", "a" * 100)).path
+
+
+def test_folder_of_waiting_files_is_the_same_however_the_url_ends() -> None:
+    assert waiting_folder("s3://lake/orders/") == waiting_folder("s3://lake/orders") == "data/orders/"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from common.errors import MarkerError, StoreError
+from common.ports import StoredObject
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import origin_from_bytes, origin_path
+from common.stage.changelogs import TopicChanges, changes_digest
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import (
     LastRecord,
@@ -27,7 +29,7 @@ from common.stage.markers import (
 )
 from common.stage.merged import InputEnd, is_merged, merged_position, topics_of
 from common.stage.outboxes import OutboxName
-from common.stage.state_files import StateFileName, StateKind
+from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
 from common.stage.stored import beyond_bounds
 from common.stage.undeclared import UndeclaredFields
 from common.storage.bounded import MOST_BYTES
@@ -357,6 +359,7 @@ def test_layout_page_shows_a_valid_manifest() -> None:
         ({"truncate": "t"}, 7),
         ({"history": True}, 8),
         ({"history": True, "row": "_merge_row"}, 8),
+        ({"element": (("lines", "id"),), "history": True}, 9),
     ],
 )
 def test_merge_rules_raise_the_marker_version(more: dict[str, Any], version: int) -> None:
@@ -365,6 +368,19 @@ def test_merge_rules_raise_the_marker_version(more: dict[str, Any], version: int
     manifest = replace(MANIFEST, tables=(table,))
     assert manifest.version == version
     assert manifest_from_bytes(NAME, manifest_to_bytes(ORDERS, manifest)) == manifest
+
+
+def test_file_to_merge_must_be_in_the_stage() -> None:
+    by = MergeBy(("id",), ("_merge_topic", "_merge_partition", "_merge_offset"), None, None)
+    (table,) = MANIFEST.tables
+    with pytest.raises(MarkerError, match="whose rows are to be merged, is not in the stage"):
+        manifest_from_bytes(NAME, manifest_to_bytes(ORDERS, replace(MANIFEST, tables=(replace(table, merge=by),))))
+
+
+@pytest.mark.parametrize(("size_bytes", "is_damaged"), [(9, True), (10, False), (11, True)])
+def test_file_of_another_size_is_damaged(size_bytes: int, *, is_damaged: bool) -> None:
+    (file,) = MANIFEST.tables[0].files
+    assert (file.damage(StoredObject(file.path, size_bytes, 0)) is not None) == is_damaged
 
 
 @pytest.mark.parametrize("name", ["keys", "place", "sequence", "soft_delete"])
@@ -403,3 +419,20 @@ def test_state_and_outboxes_of_another_partition_are_refused(
     for reader in readers:
         with nullcontext() if topic_partition == ORDERS else pytest.raises(MarkerError, match=r"is no.* of orders/0"):
             reader()
+
+
+def test_earlier_state_of_another_partition_is_refused() -> None:
+    path = StateFileName(OTHER_PARTITION, Position(7), 0, "a", StateKind.SNAPSHOT).path
+    with pytest.raises(MarkerError, match=r"is not a snapshot file of orders/0"):
+        read({**stored(), "state": {"snapshot": None, "changes": [], "before": {"snapshot": path, "changes": []}}})
+
+
+def test_state_in_a_topic_raises_the_marker_version() -> None:
+    changes = TopicChanges(PAYMENTS, None, (Span(Position(0), Position(2)),), 1, changes_digest(b"a"), 0)
+    for state in (
+        MarkedState(StateFiles(None, (changes,)), EMPTY_STATE),
+        MarkedState(EMPTY_STATE, StateFiles(None, (changes,))),
+    ):
+        manifest = replace(MANIFEST, state=state)
+        assert manifest.version == 6
+        assert manifest_from_bytes(NAME, manifest_to_bytes(ORDERS, manifest)) == manifest
