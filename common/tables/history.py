@@ -13,8 +13,8 @@ Rules:
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
 from common.ports import ObjectStore
 from common.tables.commit_metadata import CommitMetadata
@@ -38,6 +38,23 @@ class LoggedCommit:
     """The author by the log: a user's name, or else the program."""
     metadata: CommitMetadata | None = None
     """The loader's metadata; None for other programs' commits."""
+
+    @classmethod
+    def of(cls, version: int, info: Mapping[str, object], **more: Any) -> Self:  # noqa: ANN401 - the fields of a subclass
+        """The commit with this ``commitInfo``; the version that a RESTORE restored is known where it is named."""
+        operation, metadata = str(info.get("operation") or ""), info.get("userMetadata")
+        named = _mapping(info.get("operationParameters")).get("version")
+        return cls(
+            version=version,
+            operation=operation,
+            restored_version=_number(named) if operation == _RESTORE else None,
+            read_version=_number(info.get("readVersion")),
+            timestamp_ms=_number(info.get("timestamp")),
+            author=str(info.get("userName") or info.get("engineInfo") or ""),
+            # delta-rs writes the value as an object next to the operation; Spark writes a string.
+            metadata=CommitMetadata.from_json(metadata) if isinstance(metadata, str) else None,
+            **more,
+        )
 
     @property
     def is_restore(self) -> bool:
@@ -124,21 +141,10 @@ def with_lineage(history: Iterable[LoggedCommit]) -> Iterator[tuple[LoggedCommit
 
 
 def _logged(version: int, commit: Iterable[str], lines: CommitLines) -> LoggedCommit:
-    info = _commit_info(commit)
-    operation = str(info.get("operation") or "")
-    restored = None
-    if operation == _RESTORE:
-        restored = _restored_version(version, _mapping(info.get("operationParameters")), lines)
-    metadata = info.get("userMetadata")
-    return LoggedCommit(
-        version=version,
-        operation=operation,
-        restored_version=restored,
-        read_version=_number(info.get("readVersion")),
-        timestamp_ms=_number(info.get("timestamp")),
-        author=str(info.get("userName") or info.get("engineInfo") or ""),
-        metadata=CommitMetadata.from_json(metadata) if isinstance(metadata, str) else None,
-    )
+    logged = LoggedCommit.of(version, _commit_info(commit))
+    if logged.is_restore and logged.restored_version is None:
+        return replace(logged, restored_version=_by_files(version, lines))
+    return logged
 
 
 def _commit_info(commit: Iterable[str]) -> Mapping[str, object]:
@@ -146,11 +152,6 @@ def _commit_info(commit: Iterable[str]) -> Mapping[str, object]:
         if line.replace(" ", "", 2).startswith('{"commitInfo"'):
             return _mapping(_mapping(json.loads(line)).get("commitInfo"))
     return {}
-
-
-def _restored_version(version: int, parameters: Mapping[str, object], lines: CommitLines) -> int | None:
-    named = _number(parameters.get("version"))
-    return named if named is not None else _by_files(version, lines)
 
 
 def _by_files(version: int, lines: CommitLines) -> int | None:

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from common.spans import Span, TopicPartition
 from common.stage.merged import kafka_topic
-from common.tables.commit_metadata import CommitMetadata
+from common.tables.history import LoggedCommit
 
 _TOPIC, _PARTITION, _OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
 _PARAMETERS = ("predicate", "mode", "version", "timestamp")  # parameters that describe an operation
@@ -49,22 +49,17 @@ class DataFile:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TableVersion:
-    version: int
-    operation: str
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableVersion(LoggedCommit):
+    """A commit with its other actions."""
+
     words: str
     """The operation and its subject, for people."""
-    metadata: CommitMetadata | None
-    """This product's metadata; None for a commit of another program."""
     transactions: Mapping[str, int]
     added: tuple[DataFile, ...]
     removed: tuple[DataFile, ...]
     changes_data: bool
     """False for a commit that only rearranges rows, such as OPTIMIZE."""
-    timestamp_ms: int | None = None
-    author: str = ""
-    """The author by the log: a user's name, or else the program."""
 
     @property
     def added_rows(self) -> int | None:
@@ -93,17 +88,14 @@ def parse_version(version: int, data: bytes) -> TableVersion:
         elif name in ("add", "remove"):
             (added if name == "add" else removed).append(_file(value))
             changes_data |= bool(value.get("dataChange", True))
-    return TableVersion(
-        version=version,
-        operation=str(information.get("operation", "unknown")),
+    return TableVersion.of(
+        version,
+        information,
         words=_words(information),
-        metadata=CommitMetadata.from_json(_metadata(information)),
         transactions=transactions,
         added=tuple(added),
         removed=tuple(removed),
         changes_data=changes_data,
-        timestamp_ms=cast("int | None", information.get("timestamp")),
-        author=str(information.get("userName") or information.get("engineInfo") or ""),
     )
 
 
@@ -113,12 +105,6 @@ def _actions(data: bytes) -> Iterator[tuple[str, Mapping[str, object]]]:
             for name, value in cast("dict[str, object]", json.loads(line)).items():
                 if isinstance(value, dict):
                     yield name, cast("dict[str, object]", value)
-
-
-def _metadata(information: Mapping[str, object]) -> str:
-    # delta-rs writes the value as an object next to the operation; Spark writes a string.
-    metadata = information.get("userMetadata")
-    return metadata if isinstance(metadata, str) else ""
 
 
 def _words(information: Mapping[str, object]) -> str:

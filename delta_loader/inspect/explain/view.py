@@ -106,7 +106,7 @@ def version_to_json(story: VersionReport) -> Json:
     if version is None:
         return record
     fields: dict[str, Json] = {
-        "operation": version.operation,
+        "operation": version.operation or "unknown",
         "at_ms": version.timestamp_ms,
         "author": version.author or None,
         "changes_data": version.changes_data,

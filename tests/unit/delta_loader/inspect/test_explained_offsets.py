@@ -12,8 +12,10 @@ from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit
 from delta_loader.inspect.explain.loaded import LoadedRange, RecordQuery, find_loading_commit
 from delta_loader.inspect.explain.offsets import Holder, OffsetLocation, OffsetReport
-from delta_loader.inspect.explain.view import offset_to_json, offset_to_text
+from delta_loader.inspect.explain.versions import VersionReport
+from delta_loader.inspect.explain.view import offset_to_json, offset_to_text, version_to_json
 from delta_loader.plan.held import Held
+from delta_loader.tables.history import parse_version
 from tests.builders import span
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
@@ -151,3 +153,11 @@ def test_staged_offset_names_its_marker_and_hold_reason() -> None:
     assert "→ rewind" in offset_to_text(held)
     skipped = replace(waiting, staged=Marker(marker.name, replace(manifest, origin=Origin.SKIP)))
     assert skipped.place is OffsetLocation.GIVEN_UP
+
+
+def test_version_that_its_log_does_not_describe_is_reported() -> None:
+    version = parse_version(7, b'{"add": {"path": "a.parquet"}}')
+    report = version_to_json(VersionReport("/t", 7, 9, 0, version))
+    assert isinstance(report, dict)
+    values = [report[name] for name in ("operation", "at_ms", "author", "load", "changes_data")]
+    assert values == ["unknown", None, None, None, True]
