@@ -28,18 +28,21 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def settings_for(staging: Staging, **loader: object) -> Settings:
-    return routed_settings_for(staging, (), **loader)
+def settings_for(staging: Staging, *streams: Mapping[str, object], **loader: object) -> Settings:
+    """A stream for what is staged there, or one for each of these, which say what is different."""
+    return routed_settings_for(staging, (), *streams, **loader)
 
 
-def routed_settings_for(staging: Staging, routes: Sequence[str], **loader: object) -> Settings:
-    """The same for a stream with routes of these names."""
+def routed_settings_for(
+    staging: Staging, routes: Sequence[str], *streams: Mapping[str, object], **loader: object
+) -> Settings:
+    """The same for streams with routes of these names."""
     topics = topics_of(staging.topic)
-    stream: dict[str, object] = {"topics": list(topics), "table": staging.table}
-    stream |= {"topology": "tests.fakes.joining:build"} if len(topics) > 1 else {"route": "name"} if routes else {}
+    usual: dict[str, object] = {"topics": list(topics), "table": staging.table}
+    usual |= {"topology": "tests.fakes.joining:build"} if len(topics) > 1 else {"route": "name"} if routes else {}
     routing = {"routes": {name: staging.route(name) for name in routes}} if routes else {}
     return settings_of(
-        stream | routing,
+        *(usual | routing | dict(stream) for stream in streams or ({},)),
         stage={"url": staging.stage_url, "storage_options": staging.storage_options},
         loader={"http": None, "spark": {"spark.master": "local[2]"}, **loader},
     )

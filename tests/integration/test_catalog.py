@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.errors import ConfigError, TableError
-from common.settings import Settings
 from common.tables.delta_log import read_table_state
 from delta_loader.catalog.registering import Registering, UnknownCatalogError
 from delta_loader.load.report import StreamReport
@@ -24,11 +23,9 @@ pytestmark = pytest.mark.spark
 
 
 def load(staging: Staging, spark: SparkSession, names: dict[str, str]) -> StreamReport:
-    known = settings_for(staging).model_dump(by_alias=True)
-    known["streams"][0]["catalog_tables"] = names
     registering = Registering(SparkCatalog(spark))
     tables = SparkDeltaTables(spark, SystemClock())
-    loader = loader_for(staging, tables, Settings.model_validate(known), registering=registering)
+    loader = loader_for(staging, tables, settings_for(staging, {"catalog_tables": names}), registering=registering)
     (report,) = loader.run_pass()
     return report
 

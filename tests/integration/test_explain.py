@@ -1,6 +1,5 @@
 """``explain`` over real tables: after loads, OPTIMIZE, RESTORE, a replay of it, and a log that was cleaned up."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
-from common.settings import Settings, Stream
+from common.settings import Stream
 from common.spans import Offset, Position, TopicPartition
 from delta_loader.inspect.explain.offsets import OffsetLocation, OffsetReport
 from delta_loader.inspect.explain.reading import Explainer
@@ -133,7 +132,5 @@ def test_stream_without_offset_columns_is_explained_as_far_as_possible(tmp_path:
     world.staging.touch(0, 9)
     world.staging.flush(0, 10, 20)
     world.load()
-    settings = settings_for(world.staging).model_dump(by_alias=True)
-    settings["streams"][0]["kafka_columns"] = False
-    world.stream = Settings.model_validate(json.loads(json.dumps(settings))).streams[0]
+    (world.stream,) = settings_for(world.staging, {"kafka_columns": False}).streams
     assert world.places(9, 12) == [OffsetLocation.GIVEN_UP, OffsetLocation.LOADED]

@@ -81,9 +81,7 @@ class Known:
 
 
 def named(staging: Staging) -> Settings:
-    known = settings_for(staging).model_dump(by_alias=True)
-    known["streams"][0]["catalog_tables"] = {NAME: staging.table, LETTERS: staging.dead_letters}
-    return type(settings_for(staging)).model_validate(known)
+    return settings_for(staging, {"catalog_tables": {NAME: staging.table, LETTERS: staging.dead_letters}})
 
 
 def test_tables_are_registered_once_after_creation(tmp_path: Path) -> None:

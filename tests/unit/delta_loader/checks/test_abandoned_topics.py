@@ -5,7 +5,6 @@ import uuid
 
 import pytest
 
-from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.history import LoggedCommit
@@ -46,10 +45,8 @@ class World:
         self.staging().store(table).write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, actions)).encode())
 
     def checks(self, *topics: str, app_id: str = "orders", only: str | None = None) -> list[Check]:
-        given = settings_for(self.staging()).model_dump(mode="json", exclude_unset=True)
-        given["streams"][0] |= {"topics": list(topics), "app_id": app_id}
-        streams = Settings.model_validate(given).streams
         staging = self.staging()
+        streams = settings_for(staging, {"topics": topics, "app_id": app_id}).streams
         stage = Stage(staging.store(staging.stage_url), in_turn)
         return list(abandoned_topics(stage, streams, staging.store, only))
 

@@ -131,7 +131,7 @@ def test_elements_without_record_keys_are_reported() -> None:
 def test_routes_table_is_checked_against_its_own_declaration() -> None:
     declared = {"alerts": {"columns": "day DATE, share DOUBLE", "partition_by": ["day"], "load": "add"}}
     more = {"topology": "shop:build", "routes": {"alerts": "/data/alerts"}, "route_tables": declared}
-    stream = Stream.model_validate({**STREAM.model_dump(by_alias=True, exclude_unset=True), **more})
+    (stream,) = settings_for(Staging("memory://nowhere"), more).streams
     own = schema_to_json(StructType((Field("day", Primitive.DATE), Field("share", Primitive.DOUBLE), *KAFKA_FIELDS)))
     fits = replace(table(own), partition_by=("day",))
     assert levels(list(table_checks(stream, fits, "/data/alerts"))) == {"table": Level.OK, "columns": Level.OK}
@@ -268,10 +268,7 @@ def test_status_reports_an_incompatible_route_table(staging: Staging) -> None:
         "routes": {"alerts": url},
         "route_tables": {"alerts": {"columns": "share DOUBLE"}},
     }
-    declared = Stream.model_validate(
-        {**settings_for(staging).streams[0].model_dump(by_alias=True, exclude_unset=True), **more}
-    )
-    status = status_of(staging, stream=declared)
+    status = status_of(staging, stream=settings_for(staging, more).streams[0])
     assert f"orders: {url} is not compatible with what the stream declares: the column share is not in it" in to_text(
         [status]
     )
@@ -368,8 +365,7 @@ def test_failing_stage_is_an_error_and_a_missing_topic_a_warning(kind: type[Stor
 
 
 def test_unreadable_control_topic_is_only_a_warning(staging: Staging) -> None:
-    loader = {"schedule": "on-marker", "control_topic": "control"}
-    settings = Settings.model_validate({**settings_for(staging).model_dump(exclude={"loader"}), "loader": loader})
+    settings = settings_for(staging, schedule="on-marker", control_topic="control")
     store = staging.store(staging.stage_url)
 
     def refuse() -> None:
@@ -395,11 +391,9 @@ def test_stage_without_exclusive_create_is_refused(staging: Staging, monkeypatch
 @pytest.mark.parametrize(("main", "side"), [(True, False), (False, True), (True, True)])
 def test_missing_template_of_a_table_to_be_created_is_an_error(staging: Staging, *, main: bool, side: bool) -> None:
     template = f"{staging.root}/template"
-    routed = routed_settings_for(staging, ["vip"])
     section = {"vip": {"template": template}} if side else {}
-    (stream,) = routed.model_dump(by_alias=True, exclude_unset=True)["streams"]
-    more = {**stream, "route_tables": section} | ({"template": template} if main else {})
-    settings = Settings.model_validate({**routed.model_dump(by_alias=True, exclude_unset=True), "streams": [more]})
+    more = {"route_tables": section} | ({"template": template} if main else {})
+    settings = routed_settings_for(staging, ["vip"], more)
 
     def missing() -> list[str]:
         checks = preflight(staging, settings=settings)

@@ -12,7 +12,6 @@ from bootstrap.apply.stage import restart
 from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
 from bootstrap.plans.state import Ends, PartitionState
 from common.errors import UsageError
-from common.settings import Settings
 from common.spans import Position, Span, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.tables.commit_metadata import CommitMetadata
@@ -48,9 +47,7 @@ class Pipeline:
 
     def load(self, *topics: str, app_id: str = "orders", staging: Staging | None = None) -> StreamReport:
         staging = staging or self.staging()
-        given = settings_for(staging, marker_retention="1ms").model_dump(mode="json", exclude_unset=True)
-        given["streams"][0] |= {"topics": list(topics), "app_id": app_id}
-        settings = Settings.model_validate(given)
+        settings = settings_for(staging, {"topics": topics, "app_id": app_id}, marker_retention="1ms")
         (report,) = loader_for(staging, self.tables, settings).run_pass()
         assert report.failure is None, report.failure
         return report
@@ -291,11 +288,9 @@ def test_stream_does_not_load_into_the_table_of_another_stream_of_its_topic(
 
     def load(staging: Staging, loads: str) -> list[tuple[str, Held]]:
         """The held partitions, where one of the streams has the table."""
-        given = settings_for(staging, marker_retention="1ms").model_dump(mode="json", exclude_unset=True)
         tables = {chain: staging.table if chain == loads else f"{staging.table}_other" for chain in app_ids}
-        same = {**given["streams"][0], "topics": ["orders"]}
-        given["streams"] = [{**same, "app_id": app_ids[chain], "table": tables[chain]} for chain in app_ids]
-        settings = Settings.model_validate(given)
+        streams = [{"topics": ["orders"], "app_id": app_ids[chain], "table": tables[chain]} for chain in app_ids]
+        settings = settings_for(staging, *streams, marker_retention="1ms")
         settings.owners.add({"orders": "orders"})
         reports = loader_for(staging, pipeline.tables, settings).run_pass()
         assert [report.failure for report in reports] == [None, None]
@@ -389,9 +384,7 @@ def test_stage_without_the_generation_of_the_table_is_held(pipeline: Pipeline) -
 def state_of(
     pipeline: Pipeline, staging: Staging, topics: Sequence[str], app_id: str = "orders", high: int = 100
 ) -> PartitionState:
-    given = settings_for(staging).model_dump(mode="json", exclude_unset=True)
-    given["streams"][0] |= {"topics": list(topics), "app_id": app_id}
-    (stream,) = Settings.model_validate(given).streams
+    (stream,) = settings_for(staging, {"topics": topics, "app_id": app_id}).streams
     url = staging.table
     state = required(pipeline.tables.state(url))
 

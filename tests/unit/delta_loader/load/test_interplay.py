@@ -12,7 +12,6 @@ from common.clock import SystemClock
 from common.errors import ExitCode, TableError
 from common.metrics import Metrics
 from common.ports import Clock
-from common.settings import Settings
 from common.spans import Position, Span
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.markers import TableKind
@@ -75,10 +74,8 @@ def accept(staging: Staging, tables: MemoryDeltaTables, version: int, position: 
 
 
 def test_restore_of_a_shared_table_holds_only_the_affected_stream(staging: Staging) -> None:
-    settings = settings_for(staging).model_dump(mode="json", exclude_unset=True)
     other = Staging(staging.root, "payments", app_id="payments")
-    settings["streams"].append({**settings["streams"][0], "app_id": "payments", "topics": ["payments"]})
-    shared = Settings.model_validate(settings)
+    shared = settings_for(staging, {}, {"app_id": "payments", "topics": ["payments"]})
     tables = Restorable()
     loader = loader_for(staging, tables, shared)
     staging.flush(0, 0, 10)

@@ -148,8 +148,7 @@ class World:
         self.sends: SendReplayed = lambda _stream, _request: 0
 
     def route_to(self, *names: str, **more: object) -> None:
-        (stream,) = routed_settings_for(self.staging, names).streams
-        self.stream = Stream.model_validate({**stream.model_dump(exclude_unset=True), **more, "kafka_columns": True})
+        (self.stream,) = routed_settings_for(self.staging, names, {**more, "kafka_columns": True}).streams
 
     def ask(
         self,

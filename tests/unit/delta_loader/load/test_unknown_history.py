@@ -8,7 +8,6 @@ import pytest
 
 from common.errors import TableError
 from common.remedies import CONFIG
-from common.settings import Settings
 from common.sizes import time_text
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
@@ -94,9 +93,9 @@ class World:
     def load(self, *, again: bool = True, failing: bool = False) -> dict[str, str]:
         """A pass, by a loader that was started just now or by the one that runs; why partitions are held."""
         if again or self.running is None:
-            given = settings_for(self.staging, marker_retention="1ms").model_dump(mode="json", exclude_unset=True)
-            given["streams"][0]["topics"] = [self.staging.topic, *self.more]
-            self.running = loader_for(self.staging, self.tables, Settings.model_validate(given))
+            stream = {"topics": [self.staging.topic, *self.more]}
+            settings = settings_for(self.staging, stream, marker_retention="1ms")
+            self.running = loader_for(self.staging, self.tables, settings)
         (report,) = self.running.run_pass()
         assert (report.failure is not None) == failing, report.failure
         self.report: StreamReport = report

@@ -50,7 +50,7 @@ class Setter:
 def test_property_is_set_at_its_interval_and_never_fails_a_load() -> None:
     staging, clock, setter = Staging("memory://lake"), IdleClock(), Setter()
     (stream,) = settings_for(staging).streams
-    wanted = type(stream).model_validate({**stream.model_dump(by_alias=True), "valid_through_property": "15m"})
+    (wanted,) = settings_for(staging, {"valid_through_property": "15m"}).streams
     valid_through = ValidThrough([stream, wanted], setter, clock, structlog.get_logger())
 
     def pass_of(through_ms: int | None) -> list[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ from common.stage.appeared_routes import agree_on, with_appeared
 from delta_loader.stage.listed import Listing
 from delta_loader.stage.reading import Stage
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for, routed_settings_for
+from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
 
@@ -19,11 +19,7 @@ def staging() -> Staging:
 
 
 def settings_of(staging: Staging) -> Settings:
-    settings = routed_settings_for(staging, ("a",))
-    content = settings.model_dump(exclude_unset=True, by_alias=True)
-    (stream,) = content["streams"]
-    del stream["routes"]
-    return Settings.model_validate({**content, "streams": [{**stream, "route_table": staging.route("{route}")}]})
+    return settings_for(staging, {"route": "name", "route_table": staging.route("{route}")})
 
 
 def appear(staging: Staging, *routes: str) -> None:

@@ -20,11 +20,8 @@ UNIQUE = str(uuid.UUID(int=7))
 
 def both_streams(orders: Staging) -> Settings:
     """Two streams over one stage, which keeps no marker that every table has."""
-    content = settings_for(orders).model_dump(mode="json", exclude_unset=True)
-    (first,) = content["streams"]
-    content["streams"].append({**first, "app_id": "payments", "topics": ["payments"], "table": payments_table(orders)})
-    content["loader"]["marker_retention"] = 0
-    return Settings.model_validate(content)
+    payments = {"app_id": "payments", "topics": ["payments"], "table": payments_table(orders)}
+    return settings_for(orders, {}, payments, marker_retention=0)
 
 
 def payments_table(orders: Staging) -> str:
