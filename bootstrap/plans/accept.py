@@ -2,18 +2,19 @@
 
 Rules:
 
-1. ``--go-on`` changes no chain: the table's current positions are valid. Where its txn actions expired, they are the
-   positions in its own commits; where it was recreated, the chain's first marker.
-2. ``--replay`` restarts where the table's records end. Consecutive markers from there on, whose files all exist, are
-   used as they are; where that run ends before the chain does, or where there is none, the chain is rewound to the
-   run's end (bootstrap/plans/repair.py), and the writers stage the rest again.
-3. Records that Kafka no longer has are counted and refused; with ``--give-up`` loading starts where Kafka starts.
+1. ``--go-on`` changes no chain: the table's current positions are valid. If its txn actions expired, the valid
+   positions are those in the table's own commits. If the table was recreated, the position is the chain's first marker.
+2. ``--replay`` restarts where the table's records end. From there on, consecutive markers are used as they are, as long
+   as all their files exist. If this run of markers ends before the chain does, or if it is empty, the chain is rewound
+   to the run's end (bootstrap/plans/repair.py), and the writers stage the rest again.
+3. Records that Kafka no longer has are counted, and the command is refused. With ``--give-up``, loading starts where
+   Kafka starts.
 4. A table of a route, or for dead letters, gets its part of a marker when the stream's main table gets it, never alone.
-   So it can be replayed only with the main table, which must have been rolled back as far.
-5. The chains are rewound before the resolution is written, so after a crash in between the stream still waits, and the
+   It can therefore be replayed only together with the main table, which must have been rolled back as far.
+5. The chains are rewound before the resolution is written. After a crash in between, the stream still waits, and the
    same command completes the rest.
-6. Lost records of a topic that was recreated since are no longer in Kafka, and their positions are not the new topic's.
-   They are refused as in rule 3; with ``--give-up`` the new topic's chain continues at the table's position.
+6. If a topic was recreated, its lost records are no longer in Kafka, and their positions are not the new topic's. They
+   are refused as in rule 3. With ``--give-up``, the new topic's chain continues at the table's position.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -2,30 +2,33 @@
 
 Rules:
 
-1. A skip makes one marker, ``[held position, to)`` with the origin ``skip``: it fills the first gap that holds the
-   loader, or continues the chain's end, or its origin where it has no marker. It never covers what another marker
-   covers.
-2. A rewind makes the chain end at a *sound* position: one before which no record is lost. Sound positions are those
-   that all tables of the stream have reached, and the ends of markers; while the main table has no position, also the
-   chain's start, and any position before that. Any other is rounded down to the next sound one. (The start of a marker
-   after a gap is not sound: the marker that says "start here" would cover the gap's last position. Neither is anything
-   above a first gap, between the recorded origin and the first marker, while the main table has no position: only the
-   origin shows that gap, and a rewind moves it.)
-3. Markers that reach beyond the new end are put aside, highest first: the rest is always the lower part of the chain,
-   so a writer that reads it at any time stages again, and leaves nothing out. The lowest of them is removed last, after
-   the marker for the new start was written. Before the first of them goes, the new end is recorded as the chain's
-   origin: a loader that listed the chain earlier may settle every marker that stays, and a partition without a marker
-   and an origin would begin at the stream's ``start``, which may be ``latest``. Markers from before the newest origin
-   are put aside with the others: a rewind that was interrupted leaves some.
-4. In a stream with a topology, the position is also one at which its task's state is known (plans/task_states.py). The
-   origin has that state, and the undelivered outboxes, as the settled markers had them.
-5. Positions that the table has are not staged again except on request: the loader skips them.
-   Where the main table has records that another table of the stream lacks, or the other way round, that one gets what
-   is staged again, by the config as it is then. If routes or conditions were edited since, or the tables exchanged,
-   they do not agree on where these records belong: the plan names the range, and the command that loads it again into
-   all of them.
-6. In a chain of several topics they never are: where topics were read to their ends, the order of their messages
-   depended on timing, and would differ the next time.
+1. A skip makes one marker, ``[held position, to)`` with the origin ``skip``. The marker fills the first gap that holds
+   the loader. Without a gap, it continues the chain's end or, if the chain has no marker, the chain's origin. It never
+   covers what another marker covers.
+2. A rewind makes the chain end at a *sound* position: one before which no record is lost. Sound positions are:
+   - those that all tables of the stream have reached;
+   - the ends of markers;
+   - while the main table has no position, also the chain's start, and any position before that.
+   Any other position is rounded down to the next sound one. Two kinds of positions only seem to be sound:
+   - the start of a marker after a gap: the marker that says "start here" would cover the gap's last position;
+   - while the main table has no position, anything above a first gap between the recorded origin and the first marker:
+     only the origin shows that gap, and a rewind moves the origin.
+3. Markers that reach beyond the new end are put aside, in an order that is safe to interrupt:
+   a. First, the new end is recorded as the chain's origin. A loader that listed the chain earlier may settle every
+      marker that stays. Without a marker and an origin, the partition would begin at the stream's ``start``, which may
+      be ``latest``.
+   b. Then the markers are removed, the highest first. What is left is always the lower part of the chain. A writer that
+      reads it at any time therefore stages records again, and leaves none out.
+   c. Before the lowest of them is removed, the marker for the new start is written.
+   An interrupted rewind leaves markers from before the newest origin. They are put aside with the others.
+4. In a stream with a topology, the new end is also a position at which the task's state is known
+   (plans/task_states.py). The origin records that state and the undelivered outboxes, as the settled markers had them.
+5. Positions that the table has are staged again only on request: the loader skips them. One table of the stream may
+   have records that another one lacks. The table that lacks them then gets what is staged again, by the config as it is
+   at that time. If routes or conditions were edited since, or tables exchanged, the two tables do not agree on where
+   these records belong. The plan therefore names the range, and the command that loads it again into all of them.
+6. In a chain of several topics, positions that the table has are never staged again. Where topics were read to their
+   ends, the order of their messages depended on timing, and would differ the next time.
 """
 
 from dataclasses import dataclass, replace

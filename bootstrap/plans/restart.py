@@ -2,24 +2,24 @@
 
 Rules:
 
-1. The new chain has the next generation, so its positions are never mistaken for the old topic's: in the markers, in
-   the table's txn actions, or by a stale writer (common/stage/chain_origins.py).
-2. Nothing that was staged of the old topic is given up silently: a chain that the table does not have completely is
-   refused, unless the operator gives the rest up. Kafka no longer has it. A chain whose table was rolled back and waits
-   for a resolution is refused too, independent of its positions (bootstrap/accepting.py), also where it was staged for
-   another app_id.
-3. A chain of the current topic is refused: its records would be loaded a second time. Where Kafka has lost the last
-   records of this same topic, only the operator knows from which offset on it has different ones (``at``): records
-   before it count as loaded, those from it on are loaded as new.
-4. A chain that the table's positions do not belong to (another stream's, another topic's: common/tables/identity.py)
-   restarts in the same way, after the records that the table has of it under another app_id, at Kafka's first record,
-   or ``at`` the given position. Records staged from there on are staged again from Kafka, so they are not given up;
-   records that the table has under another app_id, or of an earlier generation that another stage has gone on to load,
-   are not loaded a second time.
-5. The order: all markers are copied below ``stray/``; the origin is written; then they are deleted, highest first. Once
-   the origin is written they are of an older generation, which is ignored, so a crash in between does no harm, and the
-   same command cleans up.
-6. Records of the old chain for Kafka topics that are not yet delivered are delivered: the new origin names its
+1. The new chain has the next generation. Its positions are therefore never mistaken for the old topic's: in the
+   markers, in the table's txn actions, or by a stale writer (common/stage/chain_origins.py).
+2. Nothing that was staged of the old topic is given up silently. If the table does not have all of a chain, the restart
+   is refused unless the operator gives the rest up: Kafka no longer has it. The restart is also refused if the table
+   was rolled back and waits for a resolution (bootstrap/accepting.py), at any position and also if the chain was staged
+   for another app_id.
+3. A chain of the current topic is refused: its records would be loaded a second time. The exception is a topic that is
+   still the same and whose last records Kafka has lost. Only the operator knows from which offset on Kafka has
+   different records (``at``). Records before that offset count as loaded, and those from it on are loaded as new.
+4. The table's positions may belong to another stream or another topic than the chain (common/tables/identity.py). The
+   chain then restarts in the same way, ``at`` the given position, or else at Kafka's first record. It never starts
+   before the end of what the table has of it under another app_id. What is staged from its new start on is staged again
+   from Kafka, so it is not given up. Some records are not loaded a second time: those that the table has under another
+   app_id, and those of an earlier generation that another stage has gone on to load.
+5. All markers are copied below ``stray/`` first. Then the origin is written. Then the markers are deleted, the highest
+   first. Once the origin is written, they are of an older generation, which is ignored. A crash in between therefore
+   does no harm, and the same command cleans up.
+6. The old chain's records for Kafka topics that are not yet delivered are still delivered: the new origin names their
    outboxes.
 """
 

@@ -3,15 +3,15 @@
 Rules:
 
 1. A flush's marker records the state at its start and at its end (common/stage/state_files.py). A marker made by hand
-   does not change the state. A chain without any state in its markers belongs to a stream without a topology.
-2. A chain is rewound to a position with a known state, so the next owner continues as if the later records had never
-   been read. Below the position where a task started with an empty state, the state is empty too.
-3. A marker made by a repair records the state and the outboxes there, and so does an origin: the markers below may be
-   settled later.
-4. The outboxes at a position are those named by the last marker below it, and those of the first marker above it that
-   started before it. The marker above names every outbox not known to be delivered, also if the markers below are
-   settled. The delivery passes over outboxes that were delivered meanwhile (stage_writer/outbox/delivery.py, rules 3
-   and 4).
+   does not change the state. If no marker of a chain has a state, its stream has no topology.
+2. A chain is rewound to a position whose state is known. The next owner then continues as if the later records had
+   never been read. Below the position where a task started with an empty state, the state is empty too.
+3. A marker made by a repair records the state and the outboxes at its position, and so does an origin: the markers
+   below may be settled later.
+4. The outboxes at a position are those that the last marker below it names, and those that the first marker above it
+   names and that start before the position. A marker names every outbox that is not known to be delivered, also if the
+   markers below it are settled. Outboxes that were delivered meanwhile are passed over by the delivery
+   (stage_writer/outbox/delivery.py, rules 3 and 4).
 """
 
 from __future__ import annotations

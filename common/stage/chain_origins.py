@@ -2,34 +2,38 @@
 
 Rules:
 
-1. ``begin/<topic>/<partition>/<number, 20 digits>.begin`` says where a chain without any marker starts. A marker can
-   do so for every position but 0. An empty object means position 0. The highest number counts. An origin is not
-   overwritten while it counts, and never deleted, so a request that arrives late or twice changes nothing.
-   a. Number 0 is made by exclusive create, for any position, so two writers that start at the same time agree.
-   b. Only a repair makes a higher number: that of its repair lock, or the next one after a higher number that is there.
-      Of a repair that was taken over, a request in flight therefore counts for less than any of its successor's.
-   c. Older releases read number 0 only, and overwrite it. Once there is a higher number, it has version 3 and no
-      position: they refuse it. Its content never differs, so this one overwrite may arrive at any time.
-2. A topic that was deleted and recreated has other records at the same offsets. Its chain is a new one: it has the next
-   *generation*, which its origin, each of its markers and its txn actions name. Only an origin starts a generation
-   (``bootstrap restart``), so a partition's generation is its origin's, and 0 without an origin.
-3. A marker of a generation lower than the partition's is a stray, at any position (`is_superseded`).
-4. Kafka gives each topic an id when it is created, and never the same one twice. If both the broker's and the chain's
-   are known, they must be equal.
-5. The origin of a chain of several topics (common/stage/merged.py) has the positions of its inputs in addition to their
-   sum.
-6. An origin that a rewind writes has the undelivered outboxes and the state of the partition's task, which the next
-   marker needs from its predecessor. Every marker below it may be settled before a writer reads the chain. With either,
-   an origin has version 2: a writer that does not know them would continue without them.
-7. A marker made by an operator's command (a chain's start, or a skip) names the number of the origin that counts at
-   that time, or 0. A rewind puts all markers aside that reach beyond its own origin. A marker that reaches beyond the
-   newest origin and names a lower number was therefore created again by a late request. It is a stray too: if the table
-   has no position, loading would start at it. A marker without a number belongs to the chain.
-8. Where the table has no position, only markers have what lies below a rewind's origin. The origin then says where they
-   start: when a late request of another repair deletes one of them, the loader sees a gap.
-9. The origin of a new generation has the main table's position in the Kafka partition at that time. If an earlier
-   generation of the same topic is past it now, another stage has loaded that one since, with records that the new chain
-   has too (common/tables/identity.py, rule 8).
+1. A chain origin is the object ``begin/<topic>/<partition>/<number, 20 digits>.begin``. It says where a chain starts
+   that has no marker. (A marker can say so too, for every position but 0.) An empty object means position 0. Of several
+   origins, the one with the highest number counts. An origin is not overwritten while it counts, and it is never
+   deleted. A request that arrives late or twice therefore changes nothing.
+   a. Number 0 is made by exclusive create, for any position. Two writers that start at the same time therefore agree.
+   b. Only a repair makes a higher number: the number of its repair lock or, if the chain has an origin with a higher
+      one, the next number after that. When another repair takes over the lock, a request of the first one may still be
+      in flight. It counts for less than any request of its successor.
+   c. Older releases read and overwrite number 0 only. Once a higher number exists, number 0 has version 3 and no
+      position, and older releases refuse it. This content is always the same, so the overwrite may arrive at any time.
+2. A topic that was deleted and recreated has other records at the same offsets. Its chain is therefore a new chain,
+   with the next *generation*. The chain's origin, each of its markers and its txn actions name the generation. Only an
+   origin starts a generation (``bootstrap restart``). A partition's generation is thus that of its origin, or 0 without
+   an origin.
+3. A marker with a lower generation than the partition's is a stray, at any position (`is_superseded`).
+4. Kafka gives each topic an id when it is created, and never gives the same id twice. If both the broker's id and the
+   chain's id are known, they must be equal.
+5. The origin of a chain of several topics (common/stage/merged.py) has the position of each input, and their sum.
+6. The marker after an origin needs what its predecessor would have named: the undelivered outboxes, and the state of
+   the partition's task. After a rewind, every marker below the origin may be settled before a writer reads the chain.
+   The origin that a rewind writes therefore has both. An origin with either of them has version 2, because a writer
+   that does not know them would continue without them.
+7. An operator's command can make a marker: where a chain starts, or a skip. Such a marker names the number of the
+   origin that counts when the marker is made (0 without an origin). A rewind puts aside all markers that reach beyond
+   the rewind's own origin. If a marker reaches beyond the newest origin and names a lower number, a late request has
+   therefore created it a second time. This marker is a stray too: if the table has no position, loading would start at
+   it. A marker that names no number belongs to the chain.
+8. While the table has no position, the records below a rewind's origin are in markers only. The origin therefore says
+   where these markers start. If a late request of another repair deletes one of them, the loader sees a gap.
+9. The origin of a new generation has the position that the main table had in the Kafka partition at that time. If the
+   table is past that position in an earlier generation of the same topic, another stage has loaded that generation
+   since. The new chain has the records that were loaded then, too (common/tables/identity.py, rule 8).
 """
 
 from collections.abc import Iterable

@@ -12,44 +12,53 @@ A txn action says "loaded up to 1,000". Measured with Delta 4.4 and Spark 4.2:
 | `delta.setTransactionRetentionDuration` is set | stay | those older than it are gone at the next read, and do not
 come back when it is unset | stays |
 
-And a blind append whose transaction started before a RESTORE is committed after it, without a conflict; its
-``readVersion`` says which version it had read. A lower txn version, and -1, can be committed, and stay.
+A blind append whose transaction started before a RESTORE is committed after it, without a conflict. Its ``readVersion``
+says which version it had read. A lower txn version can be committed, also -1, and stays.
 
 Rules:
 
-1. An *own* commit has the stream's metadata. Everything that the stream loaded is in own commits, and the table has a
-   commit's rows if that commit is on the table's *lineage*: from the newest version down, where a RESTORE continues at
-   the version that it restored, and a replacement ends it.
-2. The table was rolled back when an own commit off the lineage loaded positions that no own commit on the lineage
-   loaded again. A RESTORE to a version after the last load is therefore harmless, and so is one that undoes another.
-3. An own commit that moves positions saw everything up to its ``read_version``: below the read version of a commit on
-   the lineage nothing is checked. A commit that replaces a range (load/replace_ranges.py) moves no positions
-   and saw nothing. It did not see the commits between its read version and itself: rows may have been loaded *over* a
-   RESTORE by a transaction that had started before it, also over one below the RESTORE that was read first. An own
-   commit that ``answers`` has seen the event that it resolves.
-4. DELETE, UPDATE, MERGE, TRUNCATE and an overwrite change rows that were loaded. That is their owner's right, and no
-   reason to load them again.
-5. A recreated topic (common/tables/transactions.py) has another generation, whose positions say nothing about those of
-   the old one. A rollback is reported for the newest generation that lost something; the losses of an older one belong
-   to a topic that is gone, and are reported separately.
+1. An *own* commit has the stream's metadata. Everything that the stream loaded is in own commits. The table has a
+   commit's rows if the commit is on the table's *lineage*. The lineage starts at the newest version and goes down. At a
+   RESTORE it continues with the version that was restored, and at a replacement it ends. Example: version 8 restored
+   version 5, so the lineage is 8, 5, 4, … and the rows of 6 and 7 are gone.
+2. The table was rolled back if an own commit off the lineage loaded positions that no own commit on the lineage loaded
+   again. A RESTORE to a version after the last load is therefore harmless. So is a RESTORE that undoes another one.
+3. An own commit that moves positions was made by a loader that saw everything up to the commit's ``read_version``.
+   Nothing below the read version of such a commit on the lineage is checked again. The loader did not see the commits
+   between the read version and its own commit. A transaction that started before a RESTORE may thus have loaded rows
+   *over* the RESTORE. That can also be an older RESTORE than the one that is read first. Two kinds of commits differ:
+   one that replaces a range (load/replace_ranges.py) moves no positions and saw nothing; an own commit that ``answers``
+   has seen the event that it resolves.
+4. DELETE, UPDATE, MERGE, TRUNCATE and an overwrite change rows that were loaded. The owner of the rows may do that, and
+   it is no reason to load them again.
+5. A recreated topic (common/tables/transactions.py) has another generation. Its positions say nothing about those of
+   the old topic. A rollback is reported for the newest generation that lost something. Losses of an older generation
+   belong to a topic that is gone, and are reported separately.
 6. The log is read down to the newest own commit that moves positions or answers, past any number of other commits, and
-   to the version that it had read. (`FARTHEST` bounds it.) One that notes that a deferred range is complete
-   (load/catch_up.py) moves none. Where the log ends before that, it is *unknown* whether the table was rolled back
-   since, and a chain is held as soon as there is something to load; so are the others, because a load of theirs would
-   be such a commit, and the log would seem to have all loads since. The exception is that the missing commits loaded
-   nothing: everything staged below the table's position, except for what an operator made, is younger than the oldest
-   existing commit. The position is another program's then. But where the stage has a chain of another topic for the
-   same app_id, it may be that topic's: this is held at once. While it is unknown, nothing is settled.
-7. A chain without a txn action is new only if that is proved: the newest own commit names all chains that the table has
-   (common/tables/commit_metadata.py) and not this one, or all of the log exists, or the chain's first marker is younger
-   than the oldest existing commit, or than the newest `MOST_COMMITS`. (A stage that is younger than all that is left of
-   the log thus belongs to a new stream.) Otherwise that is unknown too; commits made in the meantime record it as
-   unproved. They also record the chains that the stage has of other topics for the app_id, where the log has none of
-   its commits (rule 6): the table's position may be theirs.
-8. An older copy of a table's folder has the same id, and its log, only shorter, does not tell. A copy of the main table
-   is recognized by its positions, compared with the stage. Those of a secondary table may lag, so every commit to the
-   main table records the newest own commit of each secondary table (commit_metadata.py, rule 8). A secondary table
-   without an own commit of that version or later is a copy, until an own commit answers for the recorded one.
+   on to the version that this commit had read. (`FARTHEST` bounds the reading. A commit that notes that a deferred
+   range is complete, load/catch_up.py, moves no positions.) If the log ends before that, it is *unknown* whether the
+   table was rolled back since.
+   - While it is unknown, nothing is settled, and a chain is held as soon as there is something to load. The stream's
+     other chains are held too: a load of theirs would be such an own commit, and the log would then seem to have all
+     loads since.
+   - A chain is not held if the missing commits loaded nothing of it. This is so if everything that is staged below the
+     table's position is younger than the oldest existing commit. (Markers that an operator made do not count.) The
+     position is then another program's.
+   - If the stage has a chain of another topic for the same app_id, the position may be that topic's. The chain is then
+     held at once.
+7. A chain without a txn action is new only if one of these facts proves it:
+   - The newest own commit names all chains that the table has (common/tables/commit_metadata.py), and not this one.
+   - All of the log exists.
+   - The chain's first marker is younger than the oldest existing commit, or than the newest `MOST_COMMITS`. (A stage
+     that is younger than all that is left of the log thus belongs to a new stream.)
+   Otherwise it is unknown too whether the chain was loaded. Commits that are made in the meantime record the chain as
+   unproved. If the log has no commit of the app_id (rule 6), they also record the chains that the stage has of other
+   topics for the app_id, because the table's position may be theirs.
+8. An older copy of a table's folder has the same id as the table. Its log is shorter, and nothing else shows that it is
+   a copy. A copy of the main table is recognized by its positions, which are compared with the stage. The positions of
+   a secondary table may lag, so they prove nothing. Every commit to the main table therefore records the newest own
+   commit of each secondary table (commit_metadata.py, rule 8). A secondary table without an own commit of that version
+   or a later one is a copy, until an own commit answers for the recorded version.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
