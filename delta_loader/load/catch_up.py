@@ -2,11 +2,11 @@
 
 Rules:
 
-1. A deferred range is loaded in order, from the higher of its start and the table's own position, over an unbroken run
-   of markers, as any load is (plan/plan.py). Where the run breaks (an operator's rewind that writers have not staged
-   again yet, a deleted marker), the table waits and reports it; no other table waits.
-2. Once the table has the whole range, the main table's log records it, in a separate commit: until then nothing of the
-   range is settled.
+1. A deferred range is loaded in order, over an unbroken run of markers, as any load is (plan/plan.py). The run starts
+   at the higher of the range's start and the table's own position. It may be broken, by a deleted marker or by an
+   operator's rewind that writers have not staged again yet. The table then waits and reports it; no other table waits.
+2. Once the table has the whole range, a separate commit records this in the main table's log. Until then, nothing of
+   the range is settled.
 """
 
 from collections.abc import Callable

@@ -3,11 +3,12 @@
 Rules:
 
 1. The secondary tables (routes and dead letters) are committed to before the main table (tables/commits.py, rule 3). A
-   crash in between leaves some of them ahead, which their own txn actions show. A table that fails is left out, and the
-   range that it lacks is noted (delta_loader/load/secondary_tables.py).
-2. A commit is based on the newest read. If that read has other positions than the plan, or a rollback, the load is
-   planned again: a rolled-back table set to lower positions would get a gap, and a RESTORE that was seen be hidden. So
-   it is after a first commit by another loader, which may have had another topic.
+   crash in between leaves some of them ahead, and their own txn actions show it. A table that fails is left out, and
+   the range that it lacks is noted (delta_loader/load/secondary_tables.py).
+2. A commit is based on the newest read of the tables. If that read has other positions than the plan, or a rollback,
+   the load is planned again. Otherwise a rolled-back table that was set to lower positions would get a gap, and the
+   commit would hide a RESTORE that the read saw. The load is also planned again after a first commit by another loader,
+   which may have had another topic.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -3,9 +3,9 @@
 Rules:
 
 1. After a first conflict the commit is retried at once: another writer's change of the table is a single event. From
-   the second in a row on there is a pause, up to twice as long as the previous one, because another program is writing
-   in a loop, and of random length, because two loaders in lockstep would conflict forever.
-2. It is a failure only after many conflicts *and* a long time: a loop of ALTER TABLE during loads may well win ten
+   the second conflict in a row on, another program is writing in a loop, so there is a pause. It is up to twice as long
+   as the previous one. Its length is random, because two loaders in lockstep would conflict forever.
+2. It is a failure only after many conflicts *and* a long time. A loop of ALTER TABLE during loads may well win ten
    times in a row within a few seconds, and a load that waits some seconds longer does no harm.
 3. Nothing waits once a stop is requested.
 4. Randomness comes from unique names, so a simulation can control it.

@@ -2,12 +2,12 @@
 
 Rules:
 
-1. A table that lacks records of a Kafka partition gets no later ones before it has those: its own txn action would say
-   that it has them all. A load's records for it therefore extend the deferred range.
+1. A table that lacks records of a Kafka partition gets no later records before it has those. Otherwise its own txn
+   action would say that it has them all. A load's records for such a table therefore extend the deferred range.
 2. A deferred range starts with the first marker that has files for the table. Markers before it had none, or were
    loaded.
-3. A table is committed to only for markers with files for it, so its txn action may be far behind; that is not a
-   deferred range.
+3. A table is committed to only for markers with files for it. Its txn action may therefore be far behind, and that
+   alone is not a deferred range.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. Loading needs no Kafka. If it does not answer within `_TIMEOUT_S`, it is not queried again for `_AGAIN_AFTER_S`;
-   until then writers' records count.
+1. Loading needs no Kafka. If Kafka does not answer within `_TIMEOUT_S`, it is not queried again for `_AGAIN_AFTER_S`.
+   Until then, writers' records of the partitions count.
 2. One answer serves all streams of a pass: it covers all topics, and is valid for `_GOOD_FOR_S`.
 3. Chains of several topics are assembled by writers, so only writers know their partitions.
 """

@@ -3,8 +3,8 @@
 Rule: only a window after each position is kept. A marker that left the window is forgotten, and one that enters it is
 read, so a backlog of any length needs only the memory of the window.
 
-What follows an empty marker may show that it was emptied (common/stage/chain.py, rule 5), so one at the window's end
-waits for the next window.
+The marker after an empty one may show that the empty one had content (common/stage/chain.py, rule 5). An empty marker
+at the window's end therefore waits for the next window.
 """
 
 from collections.abc import Callable, Mapping

@@ -2,11 +2,13 @@
 
 Rules:
 
-1. A table whose rows were all merged by some keys has one row for each of them, and for any keys that include them. The
-   newest own commit says so (common/tables/commit_metadata.py, rule 5). Otherwise the rows' keys are read once, before
-   the first merge. While several rows have one key, events are not merged: they would all become the same row.
+1. If all rows of a table were merged by the same keys, the table has one row for each value of them, and for each value
+   of any keys that include them. The newest own commit says by which keys rows were merged
+   (common/tables/commit_metadata.py, rule 5). Without that, the rows' keys are read once, before the first merge. While
+   several rows have one key, events are not merged: all of these rows would become the same row.
 2. Rows that other programs add to a table later are not considered; `delta-loader verify` reports them.
-3. Versions that were kept by one sequence are not continued by another: ``valid_from`` has its values.
+3. Versions that were kept by one sequence are not continued by another, because ``valid_from`` has the first one's
+   values.
 """
 
 # ruff: noqa: S608 - every name in a statement is quoted, and a person runs it

@@ -4,22 +4,23 @@
 
 Rules:
 
-1. The dead-letter table is their outbox. Only what all tables have passed is sent: a load that is made again may find
-   more refused records in what only some tables have.
-2. A chain's delivered position is the position that its consumer group has committed, in the transaction with the
-   records (`common.kafka.delivering`). A loader that takes the chain's transactional id aborts what another one had
-   started, and only then reads the position, so a loader that lost its lease does no harm. The generation of the chain
-   is stored with the position. Kafka forgets positions that nothing commits for a week, so it is also recorded in the
-   stage after the transaction (common/stage/sent.py), and the higher one counts.
-3. Kafka is asked only where the dead-letter table says, by its txn action, that something was refused past the position
-   that is known here: a stream whose tables refuse nothing never connects.
-4. Where nothing was delivered yet, everything is that the table has: so nothing has to be recorded before the first
+1. The dead-letter table is the outbox of these records. Only what all tables have passed is sent. Before that, a load
+   may be made again and find more refused records in the same range.
+2. A chain's delivered position is committed by the chain's consumer group, in the same transaction as the records
+   (`common.kafka.delivering`). The chain's generation is stored with it. A loader first takes the chain's transactional
+   id, which aborts what another loader had started, and only then reads the position. A loader that lost its lease
+   therefore does no harm. Kafka forgets a position that nothing commits for a week. The position is therefore also
+   recorded in the stage after the transaction (common/stage/sent.py), and the higher of the two counts.
+3. Kafka is asked only if the dead-letter table's txn action says that something was refused past the position that is
+   known here. A stream whose tables refuse nothing therefore never connects.
+4. If nothing was delivered yet, everything that the table has is sent. Nothing has to be recorded before the first
    record is refused.
-5. Of a chain of several topics, each topic has a position of its own. Where a table's position does not say what they
-   are (common/stage/merged.py), nothing is sent until a later one does.
+5. In a chain of several topics, each topic has a position of its own. If a table's position does not say what they are
+   (common/stage/merged.py), nothing is sent until a later position does.
 6. Dead letters of a replay are sent from the request's own files, once the tables have them and before the request is
-   deleted. Their position is within the request, whose number takes the place of the generation. A loader that takes
-   the transactional id after another one has sent all, perhaps those of later requests too, finds the request deleted.
+   deleted. Their position is within the request, and the request's number takes the place of the generation. A loader
+   may take the transactional id after another one has sent all of them, perhaps those of later requests too. It then
+   finds the request deleted.
 """
 
 from __future__ import annotations

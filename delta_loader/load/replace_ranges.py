@@ -2,12 +2,12 @@
 
 Rules:
 
-1. Requests are carried out in the order in which they were made, so the later of two over one range wins; but one that
-   has begun is first (load/replace_steps.py, rule 4). Each is carried out step by step (rule 2 there) and then deleted;
-   its data files are deleted after it.
+1. Requests are carried out in the order in which they were made, so the later of two over one range wins. A request
+   that has begun comes first (load/replace_steps.py, rule 4). Each is carried out step by step (rule 2 there). Then the
+   request is deleted, and after it its data files.
 2. The finished steps are read from the tables' txn actions and histories (load/replace_steps.py, rule 5) and never
    remembered.
-3. A request that cannot be carried out holds only itself and later requests that overlap it; it is reported as a held
+3. A request that cannot be carried out holds only itself and later requests that overlap it. It is reported as a held
    partition is.
 4. Its dead letters are sent to the stream's topic before it is deleted (load/refused_to_topic.py, rule 6).
 """

@@ -3,22 +3,24 @@
 Rules:
 
 1. A range is replaced only when the table has all of it: past the table's position the chain loads the rows.
-2. A record of the range is in at least one table of the stream at any time. Rows for secondary tables (a route's, or
-   the one for dead letters) are therefore added first, next to the existing ones; then the main table's rows are
-   replaced, in one commit; then the old rows are deleted from the secondary tables. Between these commits a record may
-   be visible in two tables, and after a crash the next pass continues with the next step.
+2. A record of the range is in at least one table of the stream at any time. The steps are therefore in this order: rows
+   for secondary tables (a route's, or the one for dead letters) are added next to the existing ones; the main table's
+   rows are replaced, in one commit; the old rows are deleted from the secondary tables. Between these commits a record
+   may be visible in two tables. After a crash, the next pass continues with the next step.
 3. Each step is marked by the request's own txn action, in the same commit. It is therefore done once, no matter which
-   loader tries. The deletion from a secondary table is also committed when there is nothing to delete: otherwise a
-   loader that was paused before it would delete what a later request has added since.
-4. Requests whose ranges overlap are carried out one after the other, to the end: a step of one between two of another
-   could leave a record in neither table. A request that has begun is therefore first, regardless of dates. If the table
-   has the rows of a later one, an earlier one was carried out, and its create has arrived a second time.
+   loader tries. The deletion from a secondary table is committed even if there is nothing to delete. Otherwise a loader
+   that was paused before that step would delete what a later request has added since.
+4. Requests whose ranges overlap are carried out one after the other, each to its end: a step of one between two steps
+   of another could leave a record in neither table. A request that has begun is therefore first, regardless of dates.
+   If the table has the rows of a later request, an earlier one was carried out before it, and its create has arrived a
+   second time.
 5. A txn action outlives the rows that were committed with it: RESTORE removes the rows and keeps the txn action. A step
-   is therefore done if its commit is on the table's lineage (common/tables/rollback.py), which is checked before each
-   next step and after the last. A step that was rolled back, or that the log no longer shows, is not repeated (Delta
-   would skip it) and not continued from: the request is refused, and a new request repairs everything.
-6. A record that a table has and the request does not was deleted from Kafka since (compaction): such a request is
-   refused, because replacing would lose the record.
+   therefore counts as done only if its commit is on the table's lineage (common/tables/rollback.py). This is checked
+   before each next step and after the last. If a step was rolled back, or the log no longer shows it, the step is not
+   repeated (Delta would skip it), and later steps are not done. The request is refused, and a new request repairs
+   everything.
+6. If a table has a record that the request does not have, the record was deleted from Kafka since (compaction). Such a
+   request is refused, because replacing would lose the record.
 7. Rows without offset columns (kafka_columns was off when they were loaded) cannot be found by their offsets, so they
    would stay next to the new ones. If a table has such rows, a request for records that no table names is refused.
 """

@@ -4,13 +4,13 @@ Rules:
 
 1. Each time the tables are read, their histories are read too. A stream with a rolled-back table is held as a whole:
    nothing of it is loaded or settled until the stage has a resolution (common/stage/resolutions.py).
-2. A resolution is carried out by one commit to that table, which sets the txn actions back (`replay`) or leaves them
-   (`go_on`), and names the event that it resolves in its metadata. It is therefore carried out once, no matter which
-   loader tries it and how often.
-3. Kafka partitions without a txn action are held individually, when the history says that they had one, or when only a
-   table that is gone could have had the start of their chain.
-4. How far a table's history was read is kept in memory only to avoid reading it again: of a table that other writers
-   commit to, an idle stream reads only the new commits, not everything since its own last commit.
+2. A resolution is carried out by one commit to that table. The commit sets the txn actions back (`replay`) or leaves
+   them (`go_on`), and names the event that it resolves in its metadata. A resolution is therefore carried out once, no
+   matter which loader tries it and how often.
+3. Kafka partitions without a txn action are held individually, in two cases: the history says that they had one, or
+   only a table that is gone could have had the start of their chain.
+4. The loader keeps in memory how far it has read a table's history, only to avoid reading it again. If other writers
+   commit to the table, an idle stream thus reads only the new commits, not everything since its own last commit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

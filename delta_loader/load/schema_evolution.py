@@ -2,18 +2,18 @@
 
 Rules:
 
-1. With `evolution: add` or `widen`, the table is changed to accept staged rows. The staged schema decides, the oldest
-   one first (plan/plan.py, rule 4): columns that the table lacks are added, at any depth, and with `widen` types are
-   widened as far as Delta's type widening allows (tables/load_modes/casting.py).
-2. With `unknown_fields: evolve`, columns that staged files have and the table lacks are added, and those that markers
-   offer: values in the rescue column of a writer of an older release, or of one that could not agree on them
-   (stage_writer/schemas.py). These are then published, with the table's types (common/stage/evolved.py,
-   common/schema/agreement.py).
+1. With `evolution: add` or `widen`, the table is changed to accept staged rows. The staged schemas decide, the oldest
+   one first (plan/plan.py, rule 4). Columns that the table lacks are added, at any depth. With `widen`, types are also
+   widened, as far as Delta's type widening allows (tables/load_modes/casting.py).
+2. With `unknown_fields: evolve`, columns that staged files have and the table lacks are added, and so are columns that
+   markers offer. Markers offer values in the rescue column of a writer of an older release, or of a writer that could
+   not agree on the columns (stage_writer/schemas.py). The added columns are then published, with the table's types
+   (common/stage/evolved.py, common/schema/agreement.py).
 3. Each change is a separate commit, in front of the load. A crash in between is harmless: the next pass meets the same
    markers, and sees the table as it is then.
 4. The table is never narrowed and no column is ever dropped. Loaders and writers of different configs therefore
    converge.
-5. A change that the table does not take is reported, and never blocks rows by itself: staged rows are checked against
+5. A change that the table does not take is reported, and never blocks rows by itself. Staged rows are checked against
    the table as it is (cast value by value, or refused), and offered values stay in the rescue column.
 """
 

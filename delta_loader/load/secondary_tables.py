@@ -2,9 +2,9 @@
 
 Rules:
 
-1. The range that a left-out table lacks is noted in the commit that moves the stream on (load/deferred.py). The table
-   gets that range before anything later (delta_loader/load/catch_up.py), and no marker that it may need is settled
-   before that.
+1. If a secondary table is left out, the commit that moves the stream on notes the range that it lacks
+   (load/deferred.py). The table gets that range before anything later (delta_loader/load/catch_up.py). No marker that
+   the table may need is settled before that.
 """
 
 from collections.abc import Iterable

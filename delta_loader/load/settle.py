@@ -2,22 +2,21 @@
 
 Rules:
 
-1. A marker may be deleted when the stream's main table covers it (tables/commits.py, rule 3: all its tables do), it
-   is not the last marker of its Kafka partition, and it has existed for the retention. Writers continue from the last
-   one. Of a chain of several topics, the last covered marker stays too, no matter how many wait above it: nothing else
-   records how far each topic was at the table's position, the only position that an operator can rewind to
-   (bootstrap/plans/repair.py).
+1. A marker may be deleted if three conditions hold: the stream's main table covers it (tables/commits.py, rule 3: all
+   its tables do), it has existed for the retention, and it is not the last marker of its Kafka partition. Writers
+   continue from the last one. In a chain of several topics, the last covered marker stays too, no matter how many wait
+   above it. Nothing else records how far each topic was at the table's position, the only position that an operator can
+   rewind to (bootstrap/plans/repair.py).
 2. Coverage is decided by the marker's own span, never by its neighbors' names: a stray may extend past them.
-3. Markers are deleted from the low end only: a marker that has to stay keeps all markers above it. A writer that finds
-   the marker before its own still there therefore knows that its claim was for a position that no other writer had
-   claimed before (G2).
-4. A table is complete through the lowest value over all existing Kafka partitions, where a partition's value is the
-   highest record timestamp that is loaded, or the time at which a writer found nothing after what is loaded
-   (common/stage/idle.py). The time is unknown while a partition has neither. The table is complete no later than the
-   time at which these were all the partitions: one added since then has no marker yet. Kafka is asked for the
-   partitions; if it does not answer, a writer's record of them is used.
-5. A partition that does not exist, and that only a marker made by hand names, is not counted and not loaded.
-   One that its topic no longer has is loaded, and then not counted.
+3. Markers are deleted from the low end only: a marker that has to stay keeps all markers above it. If a writer finds
+   that the marker before its own still exists, no other writer had therefore claimed its position before (G2).
+4. A partition's value is the highest record timestamp that is loaded, or the time at which a writer found nothing after
+   what is loaded (common/stage/idle.py). A table is complete through the lowest value over all existing Kafka
+   partitions. While a partition has neither, the time is unknown. The table is complete no later than the time at which
+   these were all the partitions: one that was added since has no marker yet. Kafka is asked for the partitions; if it
+   does not answer, a writer's record of them is used.
+5. A partition that does not exist, and that only a marker made by hand names, is not counted and not loaded. A
+   partition that its topic no longer has is loaded, and then not counted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

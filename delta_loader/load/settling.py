@@ -2,12 +2,12 @@
 
 Rules:
 
-1. A table that was rolled back since it was last read may need markers again, and other loaders carry out resolutions
-   too, so the tables are read again before anything is deleted. A marker may also be replaced under its name, by a
-   rewind and the writer that stages it again: it is compared right before the delete, so only the marker that was
-   judged is deleted.
-2. An age is the difference of two times of the store. This machine's clock only decides when to ask for the store's: a
-   clock that is ahead deletes nothing early; a clock that is behind deletes later.
+1. The tables are read again before anything is deleted: a table that was rolled back since it was last read may need
+   markers again, and another loader may have carried out its resolution. Each marker is compared right before the
+   delete, so only the marker that was judged is deleted. A rewind, and the writer that stages again after it, may have
+   put another marker under the same name.
+2. An age is the difference of two times of the store. This machine's clock only decides when to ask for the store's
+   time. A clock that is ahead deletes nothing early; a clock that is behind deletes later.
 """
 
 from collections.abc import Callable, Mapping

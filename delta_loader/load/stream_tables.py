@@ -2,9 +2,9 @@
 
 Rules:
 
-1. The main table says how far the stream is; when it fails, the stream fails. A secondary table (of a route or for dead
-   letters) that fails, because it cannot be read or created, is incompatible with the files, or refuses a commit, is
-   left out until the next pass and reported: the stream's other tables continue (load/secondary_tables.py).
+1. The main table says how far the stream is, so when it fails, the stream fails. A secondary table (of a route or for
+   dead letters) fails if it cannot be read or created, is incompatible with the files, or refuses a commit. It is then
+   left out until the next pass and reported, and the stream's other tables continue (load/secondary_tables.py).
 2. Any table that was rolled back holds the whole stream (delta_loader/load/rollback.py).
 """
 

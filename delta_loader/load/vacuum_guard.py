@@ -2,12 +2,12 @@
 
 Rules:
 
-1. The age of a file is from the time that the store returned right before the commit. It is counted up to the later of
-   this machine's time and the newest file's: a clock that is behind the store's makes no old file young while anything
-   new is staged.
+1. A file's age starts at the time that the store returned right before the commit. It ends at this machine's time or at
+   the newest file's, whichever is later. If this machine's clock is behind the store's, an old file thus does not seem
+   young while anything new is staged.
 2. A copy is made by the store itself where possible, below the same folder. It serves all commits of a pass until it is
    too old itself.
-3. If a copy cannot be made, the file is missing or the store fails: nothing is committed, and the next pass checks
+3. If a copy cannot be made, the file is missing or the store fails. Nothing is committed then, and the next pass checks
    again.
 """
 

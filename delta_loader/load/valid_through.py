@@ -2,11 +2,12 @@
 
 Rules:
 
-1. It is a separate commit, after the load's, and at most one in the interval that the stream configures: a change of a
-   table's metadata makes Delta refuse any other commit at that moment, such as a user's OPTIMIZE or MERGE. In the
-   load's own commit it would do so with each load, and the load would no longer be a blind append.
-2. It never makes a load fail: an error is logged, and a later load tries again. It runs in the thread of the stream's
-   own load, so a store that hangs keeps no other stream from loading.
+1. The property is written by a separate commit, after the load's, at most once in the interval that the stream
+   configures. A change of a table's metadata makes Delta refuse any other commit at that moment, such as a user's
+   OPTIMIZE or MERGE. In the load's own commit, it would do so with each load, and the load would no longer be a blind
+   append.
+2. Writing the property never makes a load fail: an error is logged, and a later load tries again. It runs in the thread
+   of the stream's own load, so a store that hangs keeps no other stream from loading.
 3. The truth is the commits' user metadata. The property may lag behind it, and is never ahead.
 """
 

@@ -3,10 +3,10 @@
 Rules:
 
 1. The bounds are those of the staged files' statistics, which are never tighter than the data. Where a file has no
-   statistics, or the type has no exact literal, there is no bound: the merge then reads more, with the same result.
-2. They are literals in the merge's condition, so Delta skips partitions, and files by their statistics, that contain no
-   such key. Partition columns that are not keys are never narrowed: the row that an event changes may be in another
-   partition than the event's.
+   statistics, or the type has no exact literal, there is no bound. The merge then reads more, with the same result.
+2. The bounds are literals in the merge's condition, so Delta skips partitions, and files by their statistics, that
+   contain no such key. Partition columns that are not keys are never narrowed: the row that an event changes may be in
+   another partition than the event's.
 """
 
 import json

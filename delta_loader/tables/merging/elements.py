@@ -2,16 +2,17 @@
 
 Rules:
 
-1. The keys of an element may be inside a column. The events have them as columns of their own, and a column's part in
-   the table is compared with them.
-2. Where other keys name the record, its rows are replaced together: whether an event counts is decided for the record,
-   by the highest sequence that any of its rows has, and by the events before it in the load. An element of the table,
-   or of an event that counts, is deleted by the next event that counts, if neither that nor a later one has it. What
-   is left to merge are thus events of single elements, by the same rules as any others.
-3. A record without elements has no row that keeps its sequence: as after a hard delete, an older event in a later load
-   brings its elements again.
-4. Of the table only the keys and sequences of the load's records are read, at the version that the load's transaction
-   began with. Bounds are of the record's keys only: those of its lost elements are not known.
+1. The keys of an element may be inside a column. The events have these keys as columns of their own, which are compared
+   with the part of the table's column.
+2. Where other keys name the record, the record's rows are replaced together. Whether an event counts is decided for the
+   record, by the highest sequence of its rows and by the events before it in the load. An element of the table, or of
+   an event that counts, is deleted by the next event that counts, if neither this event nor a later one has the
+   element. What is left to merge are events of single elements, by the same rules as any others. Example: the table has
+   elements a and b, and the next event has b and c, so a is deleted, and b and c are merged.
+3. A record without elements has no row that keeps its sequence. As after a hard delete, an older event in a later load
+   therefore brings its elements again.
+4. Only the keys and sequences of the load's records are read from the table, at the version that the load's transaction
+   began with. Bounds are of the record's keys only, because the keys of its lost elements are not known.
 
 The text is run by Spark, and by DuckDB in tests, like that of the other merges.
 """

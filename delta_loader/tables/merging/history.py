@@ -2,19 +2,21 @@
 
 Rules:
 
-1. Each upsert makes a version of a row. It is valid from its own time to that of the key's next change, and current
-   while there is none. A delete ends a version and makes none; with soft deletes it makes one that is flagged.
-2. Without a sequence the events of a key follow one another in Kafka's order, and none is late: an event whose time is
-   lower than that of the one before it has the time of that one, also across loads. So the current versions are what a
-   merge without history would have made, and no version is lost where times are equal. A delete of a key that has no
-   current version does nothing.
-3. With a sequence a key has one version for each of its values. An event that arrives late gets its place among the
-   versions that the table has; the version before it ends at it. Of equal sequences the later event counts, but a
-   delete leaves the version with its sequence, which ends where it began. A delete that ends no version, and the end
-   that an earlier one moves, are forgotten when the load ends.
-4. Of the table only versions of the load's keys are read, at the version that the load's transaction began with, and
-   only those are changed whose end changes. A row without these columns' values was there before the table kept
-   versions: it is current, and with a sequence that is null it is the oldest.
+1. Each upsert makes a version of a row. The version is valid from the upsert's time to the time of the key's next
+   change. Until there is one, the version is current. A delete ends a version and makes none; with soft deletes it
+   makes one that is flagged.
+2. Without a sequence, the events of a key follow one another in Kafka's order, and none is late. If an event's time is
+   lower than that of the event before it, also in an earlier load, it gets the time of that event. The current versions
+   are therefore what a merge without history would have made, and no version is lost where times are equal. A delete of
+   a key that has no current version does nothing.
+3. With a sequence, a key has one version for each value of the sequence. An event that arrives late gets its place
+   among the versions that the table has, and the version before it ends at it. Of events with equal sequences, the
+   later one counts. A delete does not remove the version with its own sequence: that version ends where it began. Two
+   facts are forgotten when the load ends: a delete that ends no version, and the former end of a version when an
+   earlier delete moves it.
+4. Only the table's versions of the load's keys are read, at the version that the load's transaction began with. Only
+   versions whose end changes are changed. A row with nulls in `HISTORY_COLUMNS` was there before the table kept
+   versions. It is current, and if its sequence is null it is the oldest.
 
 The text is run by Spark, and by DuckDB in tests, like that of the other merge.
 """

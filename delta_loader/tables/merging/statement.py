@@ -2,22 +2,24 @@
 
 Rules:
 
-1. Of a load's events of one key, the last one wins: the last in Kafka's order (topic, partition, offset; of one message
-   the last row), so if one key is in two partitions, the higher partition counts. With a sequence, an event counts only
-   if none of the key's events before it in the load, and not the table's row, has a higher one; of equal ones the later
-   counts. A delete without a sequence always counts.
-2. A load thus needs one row per key (last_events.py), and that row alone decides whether a row of the table changes, no
+1. Of a load's events of one key, the last one wins. The last is by Kafka's order: topic, partition, offset, and of one
+   message the last row. If one key is in two partitions, the higher partition therefore counts. With a sequence, an
+   event counts only if its sequence is not lower than that of the table's row and of the key's events before it in the
+   load. Of equal sequences the later event counts. A delete without a sequence always counts.
+2. A load thus needs one row per key (last_events.py). That row alone decides whether a row of the table changes, no
    matter what the other events were. The result of the merge is the same as a replay of all events, one by one: tests
    verify that.
-3. A delete removes the row; its sequence is forgotten at the end of the load. With soft deletes the row stays as it
-   was, or as the load's last upsert that counts made it, except for the flag and the sequence; a key that the table
-   does not have gets a row with nothing else, so that older upserts that arrive later are recognized as older.
+3. A delete removes the row, and its sequence is forgotten at the end of the load. With soft deletes the row stays as it
+   was, or as the load's last upsert that counts made it, except for the flag and the sequence. If the table does not
+   have the key, it gets a row with only key, flag and sequence. An older upsert that arrives later is thus recognized
+   as older.
 4. Rows that no event of the load is about are not read where the table's statistics allow it: the lowest and highest
    key of the load are literals in the condition (see `bounds`).
 5. Columns of the table that the stream does not have are left as they are.
-6. With ``event_columns``, a null in any other column leaves the row's value. So an upsert of the load carries, for each
-   such column, the last value that the key's upserts gave it since the key was last deleted, and the sequence that came
-   with this value: the row's own sequence may be higher. An upsert after a delete that counts starts with a new row.
+6. With ``event_columns``, a null in any other column leaves the row's value. The load's row for a key therefore
+   carries, for each such column, the last value that the key's upserts gave it since the key was last deleted. It also
+   carries the sequence that came with this value: the row's own sequence may be higher. An upsert after a delete that
+   counts starts with a new row.
 7. An event that truncates the source table is a delete without a sequence, at its place, of each key that the table or
    the load has.
 

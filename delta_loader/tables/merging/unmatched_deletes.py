@@ -2,14 +2,14 @@
 
 Rules:
 
-1. An upsert is refused where the table would not accept its row: its own columns, regardless of the events before or
-   after it, and of whether a later event, or one with a higher sequence, would have won. A refused event is treated as
-   if it had never been sent: the event before it stands, and its sequence does not count. Neither the table nor its
-   dead letters therefore depend on how events are split into loads, and both match a replay of one event at a time.
-2. A delete removes a row, and a table cannot forbid a row that it does not have. A soft delete changes a row that the
-   table accepted before; only if its key has no row, so that it creates one with just key, sequence and flag, is it
-   checked by that row. A key has a row where the table has one, or where an event of the load before it was not
-   refused.
+1. An upsert is refused if the table would not accept its row. Only the row's own columns decide. Events before or after
+   it do not matter, nor whether a later event, or one with a higher sequence, would have won. A refused event is
+   treated as if it had never been sent: the event before it stands, and its sequence does not count. Neither the table
+   nor its dead letters therefore depend on how events are split into loads, and both match a replay of one event at a
+   time.
+2. A delete removes a row, and a table cannot forbid the absence of a row. A soft delete changes a row that the table
+   accepted before. Only if its key has no row does a soft delete create one, with just key, sequence and flag, and only
+   then is that row checked. A key has a row if the table has one, or if an event of the load before it was not refused.
 3. A constraint on sequence and flag alone also applies to a soft delete, regardless of the row's other columns.
 4. In a check, columns of the table that the stream does not have take the values of the table's row, or their defaults.
 
