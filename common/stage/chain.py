@@ -3,17 +3,18 @@
 Rules:
 
 1. A marker starts where the marker before it ends, and names it (``previous``). Markers that follow one another in this
-   way are a *segment*; its first one is the *root*, which is hand-made, or whose predecessor is gone (settled).
+   way are a *segment*. Its first one is the *root*: it was made by hand, or its predecessor is gone (settled).
 2. Settling removes from the low end only, and never the last marker. A late writer that claims a freed position thus
    makes a segment whose root is below the living one's and whose span overlaps it: a *stray*. Segments that do not
    overlap are a chain with a gap, which an operator made and an operator closes.
 3. A marker made by hand inside the positions that writers staged has no effect, and is a stray too.
 4. A writer continues from the end of the trunk: the segment with the highest root.
-5. An empty marker is one made by hand, unless the flush that continues from it shows that a writer had made it: that
-   flush starts at another position than the next one, or has a digest of its content. Where nothing continues from it
-   yet, it follows a flush or is at the chain's recorded origin (common/stage/chain_origins.py), and its name is padded,
-   a writer has most likely made it, too. Such a marker was *emptied*: its records are not covered, and it counts as
-   unreadable.
+5. An empty marker was either made by hand, or *emptied*: a writer made it, and its content is gone. The records of an
+   emptied marker are not covered, and it counts as unreadable. It counts as made by hand, except in two cases:
+   - The flush that continues from it shows that a writer had made it: this flush starts at another position than the
+     next one, or records a digest of its content.
+   - Nothing continues from it yet, it follows a flush or is at the chain's recorded origin
+     (common/stage/chain_origins.py), and its name is padded. A writer has most likely made it.
 """
 
 from collections.abc import Iterable, Mapping

@@ -3,17 +3,19 @@
 Rules:
 
 1. A fact says: at a point in time, the end of a Kafka partition was this position, and its chain had everything before
-   it. It was true then, and stays true, regardless of the writer; so facts of a writer that lost its partition, or
-   died, do no harm.
+   it. A fact was true then, and stays true, regardless of the writer. Facts of a writer that lost its partition, or
+   died, therefore do no harm.
 2. The time is the writer's clock before it queried Kafka, less a minute for records in transit and clocks that differ.
-3. A table that has all positions up to a fact's is complete up to its time, as far as that partition is concerned.
-4. One object for each writer has all its facts, so a thousand idle partitions cost one request per minute. It is
-   overwritten, and has nothing that must not be lost.
-5. It also says which partitions a stream's topics had at a point in time. A table is complete up to no later time: it
-   has nothing of partitions added since. Older releases do not record this.
-6. It also says which partitions its writer held, where, and why. That is over once their chain ends elsewhere, or a
-   writer had nothing new there later on; or once the writer is gone and others have its streams, which would say so too
-   if they held them. A report that is three intervals older than theirs, by the store's clock, is one of such a writer.
+3. A table that has all positions up to a fact's is complete up to the fact's time, as far as that partition is
+   concerned.
+4. One object for each writer has all its facts, so a thousand idle partitions cost one request per minute. The object
+   is overwritten, and has nothing that must not be lost.
+5. The object also says which partitions a stream's topics had at a point in time. A table is complete up to no later
+   time: it has nothing of partitions added since. Older releases do not record this.
+6. The object also says which partitions its writer held, where, and why. A partition is no longer held once its chain
+   ends elsewhere, or a writer had nothing new there later on. It is not held either once the writer is gone and other
+   writers have its streams, because they would report the partition if they held it. A writer is gone if its report is
+   three intervals older than theirs, by the store's clock.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,23 +1,23 @@
 """Notes of loads in progress, so no rewind removes what is being loaded, where that matters.
 
-Records of one topic are the same at the same offsets, whichever writer stages them, and a table's position says which
-it has. The topics of a chain of several may be interleaved differently when they are staged again, so nothing that is
-being loaded may be staged again at all.
+It matters in two cases. In a chain of several topics, the topics may be interleaved differently when they are staged
+again. Nothing that is being loaded may therefore be staged again at all. (Records of a single topic are the same at the
+same offsets, whichever writer stages them, and a table's position says which it has.)
 
-The first load of a chain says where the table's records begin. A rewind to before the chain's start, carried out while
-that load is on its way, would stage records that the table then counts as loaded.
+The other case is the first load of any chain, which says where the table's records begin. A rewind to before the
+chain's start, carried out while that load is on its way, would stage records that the table then counts as loaded.
 
 Rules:
 
 1. Before its first commit a loader writes how far a load will advance the table, in a separate object:
-   ``loading/<topic>/<partition>/<unique>.loading``. Then it reads the partition's repairs (repair_lock.py), and does
-   not load where one is in progress, or has started since before it read the markers; nor, in a chain of one topic,
-   where the origin, read last, has moved since the markers were listed.
-2. A rewind (of one topic: to before the chain's start, which always moves the origin) reads, once it has its turn,
-   these notes and then the table, and changes nothing where one of them is past its target position. Each side writes
-   before it reads, so one of the two sees the other; no clock is used.
+   ``loading/<topic>/<partition>/<unique>.loading``. Then it reads the partition's repairs (repair_lock.py). It does not
+   load if a repair is in progress, or has started since before it read the markers. In a chain of one topic it also
+   reads the origin, as the last thing, and does not load if the origin has moved since the markers were listed.
+2. A rewind waits for its turn, reads these notes, and then the table. It changes nothing if one of them is past its
+   target position. (In a chain of one topic, this concerns a rewind to before the chain's start, which always moves the
+   origin.) Each side writes before it reads, so one of the two sees the other; no clock is used.
 3. The note is deleted when the load is in the table, or when it is certain that nothing of it is in any table. A loader
-   that dies leaves its note, which stands for a commit that may still arrive; the note means nothing anymore once the
+   that dies leaves its note, which stands for a commit that may still arrive. The note means nothing anymore once the
    table has reached its position, and the loader that sees that deletes it.
 """
 

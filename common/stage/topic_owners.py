@@ -2,20 +2,21 @@
 
 Rules:
 
-1. ``shared/<topic>.json`` names the stream whose chains have the topic's own name (common/stage/merged.py, rule 4). It
-   is made by exclusive create when a config first has several streams that read the topic, and never changes: not when
-   the config's streams change their order, and not when the owner leaves the config or comes back.
-2. The owner is the stream that has chains of the topic already, as their markers say; without chains it is the first of
-   the config. Where there are chains, and nothing says that they are of a stream of the config that reads the topic,
-   nothing is decided: a stream that was renamed would otherwise begin again.
+1. ``shared/<topic>.json`` names the stream whose chains have the topic's own name (common/stage/merged.py, rule 4). The
+   object is made by exclusive create when a config first has several streams that read the topic. It never changes: not
+   when the config's streams change their order, and not when the owner leaves the config or comes back.
+2. The owner is the stream that has chains of the topic already, as their markers say. Without chains, it is the first
+   stream of the config. If there are chains, and nothing says that they are of a stream of the config that reads the
+   topic, nothing is decided: a stream that was renamed would otherwise begin again.
 3. A program reads these objects before it asks which chains are a stream's. A config without shared topics costs one
    listing at its start, and no object.
 4. A stream with another app_id is another stream, with chains of its own. It is refused if another stream has staged
-   the topic for its table: it was renamed, or got the other stream's table, which has the same records. For tables that
-   the stream has staged for itself, the newest markers decide; for others, which it may have got by an edit, each
-   marker of another stream counts.
-5. An older release refuses a config in which streams share a topic. With one of them alone it reads and stages the
-   plain chains, whose markers name their stream: a loader holds those of another stream (``other_stream``).
+   the topic for its table: the stream was renamed, or got the other stream's table, which has the same records. For
+   tables that the stream has staged for itself, the newest markers decide. For other tables, which it may have got by
+   an edit, each marker of another stream counts.
+5. An older release refuses a config in which streams share a topic. With one of these streams alone, it reads and
+   stages the plain chains, whose markers name their stream: a loader holds the markers of another stream
+   (``other_stream``).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -2,24 +2,27 @@
 
 Rules:
 
-1. It is JSON; `CommitMetadata.to_json` and `CommitMetadata.from_json` are exact inverses, and keys are only ever added.
-2. A commit that has it is the stream's *own* commit. A reader of a table's history (common/tables/rollback.py) uses it
-   to determine which of the stream's records the table has, without Spark and without a running loader.
-3. ``answers`` is there in a commit that carries out an operator's resolution of a rollback, and only there. The log
-   itself thus proves that the RESTORE was resolved.
+1. The metadata is JSON. `CommitMetadata.to_json` and `CommitMetadata.from_json` are exact inverses, and keys are only
+   ever added.
+2. A commit with this metadata is the stream's *own* commit. A reader of a table's history (common/tables/rollback.py)
+   uses it to determine which of the stream's records the table has, without Spark and without a running loader.
+3. A commit has ``answers`` if it carries out an operator's resolution of a rollback, and only then. The log itself thus
+   proves that the RESTORE was resolved.
 4. Every commit that moves positions names *all* chains that the table has something of: the position of each, which
    topic (by the broker's id, where it is known) it belongs to, and which topic the txn actions do not name. The newest
    own commit alone therefore says what the table's positions belong to (common/tables/identity.py). Commits of older
    releases only have the spans that they loaded.
-5. Every commit that moves positions also says how *all* rows of the table were merged, itself or the commits before it;
-   one that adds rows without merging them says nothing. After a RESTORE, the commits on the table's lineage say it
-   (identity.py), and the commit that carries out a resolution repeats it. Rows of other programs are not considered.
+5. Every commit that moves positions also says how *all* rows of the table were merged, by this commit or by those
+   before it. A commit that adds rows without merging them says nothing. After a RESTORE, the commits on the table's
+   lineage say it (identity.py), and the commit that carries out a resolution repeats it. Rows of other programs are not
+   considered.
 6. A commit to the main table names the other tables that its spans have rows or dead letters in (``other_tables``): the
-   settings may no longer name them when the table is verified. Older releases did not.
+   settings may no longer name them when the table is verified. Commits of older releases do not have this.
 7. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). A missing generation is
    0, so metadata of a topic that was never recreated is unchanged.
 8. Every commit that moves the main table's positions names the version of each secondary table's newest own commit, by
-   the table's id. Only this tells an older copy of such a table (rollback.py, rule 8). Older releases did not.
+   the table's id. Only this shows that such a table is an older copy (rollback.py, rule 8). Commits of older releases
+   do not have this.
 """
 
 from __future__ import annotations

@@ -6,20 +6,21 @@ Rules:
    generation. Positions that differ in any of them are never compared: the same offsets of another topic are other
    records.
 2. Every own commit that moves positions names all of the table's chains (common/tables/commit_metadata.py, rule 4), so
-   the newest one is enough. If it was written by an older release, older ones are read too: they name the chains that
-   they moved, and chains that no commit names are read from the txn actions. Topic ids are not known then, and nothing
-   is compared with an unknown one.
+   the newest one is enough. If an older release wrote the newest one, older own commits are read too: they name the
+   chains that they moved. Chains that no commit names are read from the txn actions. Their topic ids are not known, and
+   nothing is compared with an unknown id.
 3. A table without own commits is new, or kafka-delta-ingest's: its txn actions are the stream's.
-4. The ids of one topic, the *plain* one, do not name it (common/tables/transactions.py, rule 3). It is the topic of the
-   stream that had one topic when it first committed.
-5. A chain whose start is gone, which no own commit names and other streams' commits do, was loaded under the app_id of
-   the newest of these: the stream's app_id was edited, and the table was not recreated.
-6. No record is in two chains: once a chain of joined topics is loaded, the chains of its single topics are not
+4. The txn actions of one topic, the *plain* one, do not name it (common/tables/transactions.py, rule 3). It is the
+   topic of the stream that had one topic when it first committed.
+5. A chain may have lost its start, while no own commit names it and commits of other streams do. It was then loaded
+   under the app_id of the newest of these commits: the stream's app_id was edited, and the table was not recreated.
+6. No record is in two chains. Once a chain of joined topics is loaded, the chains of its single topics are not
    continued, and the other way round, except from a new generation.
-7. A table with a Kafka partition of another stream, under another chain's name, is that stream's up to its position:
-   both share the topic (common/stage/merged.py, rule 4), and their records are the same.
-8. A new generation of the same topic starts behind what the table has of it. Where another stage has loaded more of the
-   earlier one since, nothing of the new one is loaded: its first records would be in the table twice.
+7. A table may have a Kafka partition of another stream, under another chain's name. The table then counts as that
+   stream's up to its position: both streams share the topic (common/stage/merged.py, rule 4), and their records are the
+   same.
+8. A new generation of the same topic starts after what the table has of the topic. If another stage has loaded more of
+   the earlier generation since, nothing of the new one is loaded: its first records would be in the table twice.
 """
 
 from __future__ import annotations

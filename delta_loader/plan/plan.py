@@ -4,20 +4,22 @@ Rules:
 
 1. A marker is loadable only when its start is exactly the table's position. A run therefore never skips a position and
    never loads one twice, regardless of the listing's order.
-2. Covered markers are passed over. So is a marker that overlaps the position (it starts before it and ends after it),
-   as long as another marker starts exactly there: Kafka's records are the same, whichever writer staged them. When no
-   other marker starts there, the overlapping marker is loadable from the position on: Spark filters out the rows below
-   it by their offset column. (This does not apply to a chain of several topics, where the rows may have been in another
-   order: `require_splittable`.)
+2. Covered markers are passed over. A marker *overlaps* the position if it starts before it and ends after it. It is
+   passed over too, as long as another marker starts exactly at the position: Kafka's records are the same, whichever
+   writer staged them. When no other marker starts there, the overlapping marker is loadable from the position on: Spark
+   filters out the rows below it by their offset column. (This does not apply to a chain of several topics, where the
+   rows may have been in another order: `require_splittable`.)
 3. When a table has no position for a Kafka partition, loading starts at the chain's first marker, if that marker is a
-   root. If the first marker names a marker before it, the start of the chain was lost and the partition is held. If a
-   writer made it, and the chain's origin is recorded at a lower position, a rewind moved the origin while that writer
-   was still reading from the old one: what lies between is a gap. (Origins are read after the markers were listed.)
-   So it is where the origin names markers below itself that are gone (common/stage/chain_origins.py, rule 8).
+   root. In three cases, something before it is missing, and the partition is held:
+   - The first marker names a marker before it: the start of the chain was lost.
+   - A writer made the first marker, and the chain's origin is recorded at a lower position. A rewind moved the origin
+     while that writer was still reading from the old one, and what lies between is a gap. (Origins are read after the
+     markers were listed.)
+   - The origin names markers below itself that are gone (common/stage/chain_origins.py, rule 8).
 4. One commit loads one schema, the longest-waiting one; a marker with another schema ends its run.
 5. A commit stays within its limits, except for a single marker that is larger than they are: progress comes first.
    Partitions take turns, the longest-waiting one first, so one partition's backlog does not starve the others.
-6. An overlapping marker is loaded by itself, after all runs: it costs a Spark job, and if Spark cannot read its files,
+6. An overlapping marker is loaded by itself, after all runs. It costs a Spark job, and if Spark cannot read its files,
    only its own Kafka partition may be held.
 7. A marker of another stream or topic holds its Kafka partition at any position: it may not be passed over even where
    the table's position seems to cover it.

@@ -7,26 +7,25 @@ was settled, so the name is free and the claim succeeds. The writer notices at o
 Rules:
 
 1. Markers are settled from the low end only, and never the last. A freed position is therefore below the living chain,
-   and a stray is at the low end of the listing: only the low end is checked, and the lowest *branch* is taken or left
+   and a stray is at the low end of the listing. Only the low end is checked, and the lowest *branch* is taken or left
    as a whole. A branch is a marker and those that continue it, each naming the one before it.
 2. Writers continue from the last marker of a Kafka partition. A branch that contains it is left.
-3. A branch is moved only if nothing is lost by it: the table covers it, or the living chain has staged, without a gap
-   from the table's position on, everything that the branch claims past that. A branch that reaches further stays until
-   then. (If nothing else starts at the table's position, the planner may even load from it: Kafka's records are the
-   same.)
+3. A branch is moved only if nothing is lost by it. What the table does not cover of it has to be staged by the living
+   chain, without a gap from the table's position on. A branch that reaches further stays until then. (If nothing else
+   starts at the table's position, the planner may even load from it: Kafka's records are the same.)
 4. The evidence is the lowest marker next to the branch. It continues from a marker other than those of the branch, and
    that marker is not at the branch's end: that would be a chain from which a marker was lost. A marker that continues
    from none (made by hand or by an operator) is not evidence.
-5. The other evidence is time, by the store's own clock: a branch whose last marker was written long after a marker
+5. The other evidence is time, by the store's own clock: the last marker of the branch was written long after a marker
    above it, which is impossible in a chain. This recognizes even a late claim that looks exactly like the marker that
    was settled.
 6. A branch that ends in a marker that an operator made (to close a gap, say, long after the markers above it) is not a
    stray.
 7. Anything uncertain is left: what the table covers is settled in time.
-8. A late claim is younger than some marker above it: the marker whose settling freed its position was not the last, and
+8. A late claim is younger than some marker above it. The marker whose settling freed its position was not the last, and
    nothing above the claim is settled before the claim itself. If the lowest marker is older than all others by the
    listing, nothing is read; times within one second may be in any order.
-9. A branch that ends at the table's position is left while nothing is staged from there on, and markers lie above: it
+9. A branch that ends at the table's position is left while nothing is staged from there on and markers lie above it. It
    may be the chain, and those above it a late claim that a writer has continued. It alone records the topics' positions
    and a task's state there, which a rewind to the table's position needs.
 """
