@@ -13,7 +13,7 @@ Rules:
    ``loading/<topic>/<partition>/<unique>.loading``. Then it reads the partition's repairs (repair_lock.py). It does not
    load if a repair is in progress, or has started since before it read the markers. In a chain of one topic it also
    reads the origin, as the last thing, and does not load if the origin has moved since the markers were listed.
-2. A rewind waits for its turn, reads these notes, and then the table. It changes nothing if one of them is past its
+2. Once a rewind has its turn, it reads these notes, and then the table. It changes nothing if one of them is past its
    target position. (In a chain of one topic, this concerns a rewind to before the chain's start, which always moves the
    origin.) Each side writes before it reads, so one of the two sees the other; no clock is used.
 3. The note is deleted when the load is in the table, or when it is certain that nothing of it is in any table. A loader
