@@ -8,8 +8,8 @@ Rules:
 2. A flush's marker names the files of the state at its end, and those of the state at its start: the chain's last
    marker is therefore all that a new owner needs, and a chain that is rewound to the start of a marker has its state.
 3. A name says which flush it was written for; only markers say whether that flush was ever sealed.
-4. A *stand-in* is a snapshot of the state that a marker names, written later, because the messages that the marker
-   names in a topic get old. Its name is derived from that state's mark, so a reader that finds it may read it instead.
+4. A *later snapshot* has the state that a marker names. It is written when the messages that the marker names in a
+   topic get old. Its name is derived from that state's mark, so a reader that finds it may read it instead.
 """
 
 from __future__ import annotations
@@ -110,19 +110,21 @@ class MarkedState:
         return bool(self.files.in_topics or self.before.in_topics)
 
     def needs(self, name: StateFileName) -> bool:
-        """Whether a file is a part of it, or may stand in for it (rule 4)."""
+        """Whether a file is a part of it, or its later snapshot (rule 4)."""
         both = (self.files, self.before)
-        stand_ins = (_unique_of(files) for files in both if files.in_topics)
-        return any(name.path in files.paths for files in both) or name.unique in stand_ins
+        later_snapshots = (_unique_of(files) for files in both if files.in_topics)
+        return any(name.path in files.paths for files in both) or name.unique in later_snapshots
 
 
-def stand_in(partition: TopicPartition, start: Position, generation: int, files: StateFiles) -> StateFileName:
-    """The name of a state's stand-in (rule 4), for a marker that starts there."""
+def later_snapshot_name(
+    partition: TopicPartition, start: Position, generation: int, files: StateFiles
+) -> StateFileName:
+    """The name of the later snapshot of a state (rule 4), for a marker that starts there."""
     return StateFileName(partition, start, generation, _unique_of(files), StateKind.SNAPSHOT)
 
 
-def with_stand_in(files: StateFiles, there: Iterable[str]) -> StateFiles:
-    """The state with its stand-in, if that is in ``there`` and makes a topic unnecessary; otherwise unchanged."""
+def with_later_snapshot(files: StateFiles, there: Iterable[str]) -> StateFiles:
+    """The state with its later snapshot, if that is in ``there`` and makes a topic unnecessary; otherwise unchanged."""
     if not files.in_topics:
         return files
     wanted = (_unique_of(files), StateKind.SNAPSHOT)

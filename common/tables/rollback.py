@@ -436,7 +436,7 @@ def without_txn(
 
 
 def _named_at(chain: Generation, past: OwnHistory) -> LoggedCommit:
-    """A stand-in for the commit that loaded a chain, where that one is too old to be read: the same at each read."""
+    """A substitute for the commit that loaded a chain, where that one is too old to be read: the same at each read."""
     return LoggedCommit(int(past.positions[chain]))
 
 

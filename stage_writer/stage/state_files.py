@@ -33,7 +33,7 @@ from common.stage.state_files import (
     StateFiles,
     StateKind,
     state_folder,
-    with_stand_in,
+    with_later_snapshot,
 )
 from common.storage.chunks import ByteChunks
 from stage_writer.chain_end import Tail
@@ -113,7 +113,7 @@ def last_in_stage(store: ObjectStore, partition: TopicPartition) -> Position | N
             continue
         state = manifest.state
         for position, marked in ((manifest.span.end, state.files), (manifest.span.start, state.before)):
-            files = with_stand_in(marked, there)
+            files = with_later_snapshot(marked, there)
             if not files.in_topics and there.issuperset(files.paths):
                 return position
     return None
@@ -145,7 +145,7 @@ def state_at(store: ObjectStore, partition: TopicPartition, tail: Tail) -> State
 
 def _all_there(state: StateFiles, there: set[str], named_by: str) -> StateFiles:
     """The files to read a state from. Raises StateError if a file is missing."""
-    files = with_stand_in(state, there)
+    files = with_later_snapshot(state, there)
     for path in files.paths:
         if path not in there:
             raise _missing(path, named_by)

@@ -25,7 +25,7 @@ from threading import Lock
 
 from common.errors import StoreError
 from common.spans import TopicPartition
-from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind, stand_in
+from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind, later_snapshot_name
 from stage_writer.chain_end import Tail
 from stage_writer.parquet.buffer import Buffer
 from stage_writer.ports import StateStore
@@ -106,7 +106,7 @@ class KeptTask:
         """A job that replaces a state that should not stay in a topic (rule 4)."""
         if self._files.mark != tail.state.mark or not self._is_leaving_a_topic():
             return None
-        name = stand_in(self._source, tail.marker, tail.lineage.generation, self._files)
+        name = later_snapshot_name(self._source, tail.marker, tail.lineage.generation, self._files)
         with self._open.gate:
             return partial(self._renew, name, self._stores.snapshot(), store)
 

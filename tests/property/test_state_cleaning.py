@@ -15,8 +15,8 @@ from common.stage.state_files import (
     StateFileName,
     StateFiles,
     StateKind,
-    stand_in,
-    with_stand_in,
+    later_snapshot_name,
+    with_later_snapshot,
 )
 from common.storage.store import FsspecStore
 from stage_writer.stage.state_cleaning import StateCleaning
@@ -27,7 +27,7 @@ STEPS = st.lists(
     st.sampled_from(
         (
             *("changes", "changes", "snapshot", "nothing", "lost claim", "settle", "rewind", "clean"),
-            *("in topic", "in topic", "stand in", "skip", "origin"),
+            *("in topic", "in topic", "later snapshot", "skip", "origin"),
         )
     ),
     max_size=30,
@@ -44,7 +44,7 @@ class History:
         self.markers: list[Marker] = []
         self.position = 0
         self.names = 0
-        self.stand_ins: set[str] = set()
+        self.later_snapshots: set[str] = set()
         self.begun = EMPTY_STATE
         self.origins = 0
         self.cleaning = StateCleaning(self.store, 0)
@@ -56,7 +56,7 @@ class History:
 
     @property
     def state(self) -> StateFiles:
-        return with_stand_in(self.marked, self.files)
+        return with_later_snapshot(self.marked, self.files)
 
     def write(self, kind: StateKind) -> str:
         self.names += 1
@@ -94,10 +94,10 @@ class History:
                 self.flush(None if step == "nothing" else StateKind(step))
             case "in topic" if self.state.paths:
                 self.flush(None, self.state.with_changes(self.changes_in_topic()))
-            case "stand in" if self.marked.in_topics:
-                name = stand_in(ORDERS, self.markers[-1].name.start, 0, self.marked)
+            case "later snapshot" if self.marked.in_topics:
+                name = later_snapshot_name(ORDERS, self.markers[-1].name.start, 0, self.marked)
                 self.store.write(name.path, b"state")
-                self.stand_ins.add(name.path)
+                self.later_snapshots.add(name.path)
             case "skip" if self.markers:
                 self.mark(MarkedState(self.marked, self.marked))
             case "lost claim":
@@ -117,10 +117,12 @@ class History:
 
     @property
     def stood_in_for(self) -> set[str]:
-        """The stand-ins that the remaining markers need."""
+        """The later snapshots that the remaining markers need."""
         states = [marker.manifest.state for marker in self.markers if marker.manifest and marker.manifest.state]
         both = [self.begun, *(files for state in states for files in (state.files, state.before))]
-        return {path for path in self.stand_ins if any(with_stand_in(files, [path]) != files for files in both)}
+        return {
+            path for path in self.later_snapshots if any(with_later_snapshot(files, [path]) != files for files in both)
+        }
 
     @property
     def files(self) -> set[str]:
@@ -128,9 +130,11 @@ class History:
 
 
 @given(STEPS)
-@example(["changes", "in topic", "stand in", "skip", "changes", "settle", "settle", "clean"])
+@example(["changes", "in topic", "later snapshot", "skip", "changes", "settle", "settle", "clean"])
 @example(["changes", "origin", "snapshot", "changes", "settle", "settle", "clean"])
-@example(["changes", "in topic", "stand in", "origin", "snapshot", "changes", "settle", "settle", "settle", "clean"])
+@example(
+    ["changes", "in topic", "later snapshot", "origin", "snapshot", "changes", "settle", "settle", "settle", "clean"]
+)
 def test_each_position_that_a_chain_can_be_rewound_to_keeps_its_state(steps: list[str]) -> None:
     history = History()
     for step in steps:

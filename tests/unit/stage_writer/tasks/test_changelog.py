@@ -181,7 +181,7 @@ def test_idle_state_is_copied_to_the_stage_before_its_topic_expires(tmp_path: Pa
     assert (before.in_topics, files.snapshot) == ((), before.snapshot)
 
 
-def test_writer_continues_from_its_stand_in(tmp_path: Path) -> None:
+def test_writer_continues_from_a_later_snapshot(tmp_path: Path) -> None:
     world = flushed(tmp_path, 10, 15)
     world.clock.sleep_s(3700.0)
     world.steps()
@@ -204,7 +204,7 @@ def test_unsuitable_topic_sends_states_to_the_stage(tmp_path: Path) -> None:
     unsuitable_topics.add(CHANGES)
     messages = len(world.topics.logs[CHANGES])
     world.clock.sleep_s(61.0)
-    world.steps()  # without new records, a stand-in is written
+    world.steps()  # without new records, a later snapshot is written
     world.grow(20)
     world.steps(30)  # after that minute, the first claim waits until the writer hears from its group
     world.grow(22)
