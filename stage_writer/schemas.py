@@ -180,7 +180,7 @@ class NewFields(Dependency):
     """When it began, by the monotonic clock."""
 
     @property
-    def is_routine(self) -> bool:
+    def is_expected(self) -> bool:
         """Whether the stage has not failed yet, and is not late."""
         is_late = self.gained.clock.monotonic_s() - self.since_s > LATE_AFTER_S
         return self.gained.problem is None and not is_late

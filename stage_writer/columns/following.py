@@ -164,7 +164,7 @@ class ColumnsWait(Dependency):
     ids: frozenset[SchemaKey] = frozenset()
 
     @property
-    def is_routine(self) -> bool:
+    def is_expected(self) -> bool:
         return self.columns.problem is None
 
     @property

@@ -16,7 +16,7 @@ class Dependency(ABC):
         """The missing dependency, and the reason if known. Safe to read from any thread."""
 
     @property
-    def is_routine(self) -> bool:
+    def is_expected(self) -> bool:
         """Whether waiting is part of the work so far, and no problem. Safe to read from any thread."""
         return False
 

@@ -35,7 +35,7 @@ class DependencyWaits:
     def begin(self, assigned: AssignedPartition, wait: Dependency) -> None:
         assigned.wait, assigned.waits_since_s = wait, self._clock.monotonic_s()
         self._source.pause([assigned.partition])
-        log = self._log.info if wait.is_routine else self._log.warning
+        log = self._log.info if wait.is_expected else self._log.warning
         log("partition waits", partition=str(assigned.partition), problem=wait.error.problem)
 
     def resume_ready(self, ours: Collection[AssignedPartition], *, is_patient: bool) -> None:
@@ -56,6 +56,6 @@ class DependencyWaits:
 
 def problems(ours: Collection[AssignedPartition]) -> tuple[str, ...]:
     """Overdue dependencies, as text for operators. Safe to call from any thread."""
-    waits = [wait for assigned in ours if (wait := assigned.wait) is not None and not wait.is_routine]
+    waits = [wait for assigned in ours if (wait := assigned.wait) is not None and not wait.is_expected]
     counts = Counter(with_remedy(wait.error.problem, wait.error.remedy) for wait in waits)
     return tuple(f"{counted(count, 'partition')} waiting: {problem}" for problem, count in sorted(counts.items()))

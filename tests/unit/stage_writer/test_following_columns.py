@@ -96,7 +96,7 @@ def test_columns_of_records_are_looked_up_once_records_wait_for_them() -> None:
     world = followed("from_records", DiscoveredColumns(ONE))
     assert world.poll(after_s=100.0) is None
     assert not world.finder.asked
-    assert ColumnsWait(world.columns).is_routine
+    assert ColumnsWait(world.columns).is_expected
     world.columns.want()
     assert required(world.poll()).stream == ONE
     assert world.poll(after_s=100.0) is None
@@ -132,7 +132,7 @@ def test_failed_attempt_is_reported_and_leaves_the_columns_in_use(outcome: Outco
     assert world.poll(LOOK_AT_TABLES_S) is None
     assert required(world.columns.problem).problem == problem
     assert world.columns.agreed == ONE
-    assert not ColumnsWait(world.columns).is_routine
+    assert not ColumnsWait(world.columns).is_expected
 
 
 def test_pauses_between_failures_grow_until_the_next_success() -> None:

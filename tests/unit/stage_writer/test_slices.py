@@ -236,7 +236,7 @@ def test_wait_that_is_over_sets_the_position_and_resumes_what_is_not_paused() ->
 def test_only_a_run_with_an_end_gives_up_what_it_waits_for() -> None:
     world = World()
     waits = DependencyWaits(world.group, world.clock, world.runtime.log)
-    waits.begin(world.assigned, Missing(is_routine=True))
+    waits.begin(world.assigned, Missing(is_expected=True))
     assert problems([world.assigned]) == ()
     world.assigned.wait = Missing()
     assert problems([world.assigned, world.new()]) == ("1 partition waiting: the registry is away → bring it back",)

@@ -25,7 +25,7 @@ class Missing(Dependency):
     is_there: bool = False
     asked: int = 0
     changes_columns: bool = False
-    is_routine: bool = False
+    is_expected: bool = False
     is_over_at_once: bool = False
 
     @property
