@@ -16,7 +16,7 @@ from common.spans import Position, TopicPartition
 from common.stage.merged import InputEnd, inputs_at, inputs_of, is_merged, merged_position
 from stage_writer.decode.merged_batch import MergedBatch
 from stage_writer.fetch.merged.groups import TopicGroups
-from stage_writer.fetch.merged.order import MergeInput, next_messages, pass_holes
+from stage_writer.fetch.merged.order import MergeInput, next_messages, skip_to_ends
 
 CHECK_AGAIN_S = 1.0
 """After a longer pause, the end that an input was read to may be outdated."""
@@ -58,7 +58,7 @@ class MergedChain:
 
     def new_end(self) -> Position | None:
         """Its end, where it was passed on up to there since that was last reported."""
-        if self.paused or not pass_holes(self.inputs):
+        if self.paused or not skip_to_ends(self.inputs):
             return None
         end = merged_position(InputEnd(merge_input.partition, merge_input.position) for merge_input in self.inputs)
         if end == self._reported:

@@ -102,7 +102,7 @@ def next_messages(
     return merged_batch(chain, [chain_input.partition for chain_input in inputs], before, parts, order.astype(np.int64))
 
 
-def pass_holes(inputs: Sequence[MergeInput]) -> bool:
+def skip_to_ends(inputs: Sequence[MergeInput]) -> bool:
     """Whether all inputs have been passed on to their ends; if so, skips positions without records before these."""
     if any(chain_input.waiting or not chain_input.is_at_end for chain_input in inputs):
         return False
