@@ -42,7 +42,7 @@ class LoadedSpan:
     """None for a commit that does not count: by an older release or another program."""
     is_foreign: bool = False
     """Whether another program moved the txn action, as kafka-delta-ingest does."""
-    has_places: bool = True
+    has_offset_statistics: bool = True
     """Whether the rows may name their records: false if no file of the commit has offsets in its statistics."""
     other_tables: tuple[str, ...] = ()
     """The URLs of the other tables that the commit names; none in an older release's."""
@@ -268,9 +268,11 @@ class Ledger:
             self._fault("txn_action_differs", text, version, partition, (span,))
         metadata = version.metadata
         counts = None if metadata is None else metadata.counts.get(partition)
-        has_places = not version.added or any(file.reach.offsets is not None for file in version.added)
+        has_offset_statistics = not version.added or any(file.reach.offsets is not None for file in version.added)
         others = () if metadata is None else tuple(metadata.other_tables)
-        loaded = LoadedSpan(version.version, span, counts, has_places=has_places, other_tables=others)
+        loaded = LoadedSpan(
+            version.version, span, counts, has_offset_statistics=has_offset_statistics, other_tables=others
+        )
         self.loaded.setdefault(partition, []).append(loaded)
         self.positions[partition] = position
 

@@ -71,10 +71,10 @@ class OffsetRange:
         return frozenset(url for load in self.loaded for url in load.other_tables)
 
     @property
-    def lacks_places(self) -> bool:
+    def lacks_offset_statistics(self) -> bool:
         """Whether no file that was added for it has offsets in its statistics: its rows may not name their records."""
         own = [load for load in self.loaded if not load.is_foreign]
-        return bool(own) and not any(load.has_places for load in own)
+        return bool(own) and not any(load.has_offset_statistics for load in own)
 
     def filtered(self, *, may_be: bool) -> int | None:
         """Records that the stream's condition left out; None when a commit that may have left some out has no count."""

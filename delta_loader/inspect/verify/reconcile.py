@@ -135,7 +135,7 @@ def reconcile(
                 unproved += not dead and not offset_range.is_merged
                 continue
             have = (seen.dead_letters if dead else seen.rows).within(offset_range.span)
-            if expected and not have and not dead and offset_range.lacks_places:
+            if expected and not have and not dead and offset_range.lacks_offset_statistics:
                 explained.nameless += expected
                 continue
             if have != expected:
@@ -422,7 +422,7 @@ def _nameless(ranges: Iterable[OffsetRange], seen: BucketTotals) -> list[tuple[S
         by_another_program = bool(offset_range.loaded) and all(load.is_foreign for load in offset_range.loaded)
         if offset_range.is_merged or seen.rows.within(offset_range.span):
             continue
-        if by_another_program or (offset_range.lacks_places and offset_range.expected(dead_letters=False)):
+        if by_another_program or (offset_range.lacks_offset_statistics and offset_range.expected(dead_letters=False)):
             joins = joined and joined[-1] == (Span(joined[-1][0].start, offset_range.span.start), by_another_program)
             start = joined.pop()[0].start if joins else offset_range.span.start
             joined.append((Span(start, offset_range.span.end), by_another_program))
