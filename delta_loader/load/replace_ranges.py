@@ -39,12 +39,12 @@ from delta_loader.load.replace_steps import (
     append_only,
     behind,
     is_superseded,
+    refusal_of_compacted,
+    refusal_of_unnamed,
     rolled_back,
     rows_incompatibility,
     txn_id,
     waits,
-    would_double,
-    would_lose,
 )
 from delta_loader.plan.held import Held
 from delta_loader.plan.plan import TableShape
@@ -246,7 +246,7 @@ class Replacements:
         urls = tuple(target.url for target in targets)
         lost = self.replacer.lost(request, urls)
         self.stepped()
-        return would_lose(request, lost) or would_double(request, self.replacer.unnamed(request, urls))
+        return refusal_of_compacted(request, lost) or refusal_of_unnamed(request, self.replacer.unnamed(request, urls))
 
     def _append_only(self, request: Request, target: Target) -> Held | None:
         """Why a table's rows cannot be replaced, before any table has a row of the request."""

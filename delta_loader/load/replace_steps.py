@@ -198,7 +198,7 @@ def behind(request: Request, earlier: Iterable[Request]) -> Held | None:
     return None
 
 
-def would_double(request: Request, records: int) -> Held | None:
+def refusal_of_unnamed(request: Request, records: int) -> Held | None:
     """The refusal of rule 7."""
     if not records:
         return None
@@ -210,7 +210,7 @@ def would_double(request: Request, records: int) -> Held | None:
     )
 
 
-def would_lose(request: Request, records: int) -> Held | None:
+def refusal_of_compacted(request: Request, records: int) -> Held | None:
     """The refusal of rule 6."""
     if not records:
         return None
