@@ -43,23 +43,29 @@ def plans_as_json(plans: Iterable[StreamPlan], *, written: bool) -> str:
 
 def skip_as_text(plan: SkipPlan, *, done: bool) -> str:
     partition, span = plan.marker.name.topic_partition, plan.marker.span
+    positions = counted(span.positions, "position")
     lines = [
-        f"The records of {partition} in {span}, {counted(span.positions, 'position')}, {_will(done)} never be loaded.",
+        f"The records of {partition} in {span}, {positions}, {_will_or_would(done)} never be loaded.",
         *plan.notes,
-        f"{_verb(done, 'created', 'to create')}  {plan.marker.name.path}",
+        f"{_if_done(done, 'created', 'to create')}  {plan.marker.name.path}",
         RUNNING if done else _DRY,
     ]
     return "\n".join(lines)
 
 
 def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
-    lines = [f"The next owner {_will(done)} stage again from position {plan.position}.", *plan.notes]
-    lines += [f"{_verb(done, 'moved aside', 'to move aside')}  {staged.path}" for staged in plan.put_aside]
+    lines = [
+        f"The next owner {_will_or_would(done)} stage again from position {plan.position}.",
+        *plan.notes,
+    ]
+    lines += [f"{_if_done(done, 'moved aside', 'to move aside')}  {staged.path}" for staged in plan.put_aside]
     lines += [f"moved aside too, created by a writer in the meantime  {path}" for path in late]
     if plan.marker is not None:
-        lines.append(f"{_verb(done, 'created', 'to create')}  {plan.marker.name.path}")
+        lines.append(f"{_if_done(done, 'created', 'to create')}  {plan.marker.name.path}")
     if plan.chain_origin is not None:
-        lines.append(f"{_verb(done, 'written', 'to write')}  {origin_path(plan.partition, plan.chain_origin.number)}")
+        lines.append(
+            f"{_if_done(done, 'written', 'to write')}  {origin_path(plan.partition, plan.chain_origin.number)}"
+        )
     lines.append(RUNNING if done else _DRY)
     return "\n".join(lines)
 
@@ -70,7 +76,7 @@ def accept_as_text(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: b
         lines.append(described(plan.event.url, plan.event.back))
         for resolution in plan.partitions:
             lines += [f"  {line}" for line in _accepted(plan, resolution, done=done)]
-        lines.append(f"{_verb(done, 'created', 'to create')}  {accepting.resolution(plan).path}")
+        lines.append(f"{_if_done(done, 'created', 'to create')}  {accepting.resolution(plan).path}")
     lines.append("The loader applies it at its next run." if done else _DRY)
     return "\n".join(lines)
 
@@ -78,11 +84,11 @@ def accept_as_text(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: b
 def _accepted(plan: AcceptPlan, resolution: PartitionResolution, *, done: bool) -> Iterator[str]:
     if plan.decision is Decision.GO_ON:
         yield (
-            f"{resolution.partition}: loading {_will(done)} continue at "
+            f"{resolution.partition}: loading {_will_or_would(done)} continue at "
             f"{resolution.position}; missing records stay missing"
         )
         return
-    yield f"{resolution.partition}: loading {_will(done)} start again at {resolution.position}"
+    yield f"{resolution.partition}: loading {_will_or_would(done)} start again at {resolution.position}"
     if resolution.given_up is not None:
         yield f"  Kafka no longer has {resolution.given_up}: {resolution.given_up.positions} positions are given up"
     if resolution.staged_to > resolution.position:
@@ -91,9 +97,10 @@ def _accepted(plan: AcceptPlan, resolution: PartitionResolution, *, done: bool) 
             "exist with all their files, and are used"
         )
     if resolution.rewind is not None:
-        yield f"  the writers {_will(done)} stage again from {resolution.rewind.position} on, which Kafka has"
+        yield f"  the writers {_will_or_would(done)} stage again from {resolution.rewind.position} on, which Kafka has"
         yield from (
-            f"  {_verb(done, 'moved aside', 'to move aside')}  {staged.path}" for staged in resolution.rewind.put_aside
+            f"  {_if_done(done, 'moved aside', 'to move aside')}  {staged.path}"
+            for staged in resolution.rewind.put_aside
         )
 
 
@@ -107,12 +114,12 @@ def restarts_as_text(plans: Sequence[Restart | UnchangedPartition], *, done: boo
         if begin is not None:
             lines.append(
                 f"{plan.partition}: a new chain, of generation {begin.generation}, "
-                f"{_verb(done, 'begins', 'would begin')} at position {begin.position}"
+                f"{_if_done(done, 'begins', 'would begin')} at position {begin.position}"
             )
         lines += [f"  {note}" for note in plan.notes]
-        lines += [f"  {_verb(done, 'moved aside', 'to move aside')}  {staged.path}" for staged in plan.put_aside]
+        lines += [f"  {_if_done(done, 'moved aside', 'to move aside')}  {staged.path}" for staged in plan.put_aside]
         if begin is not None:
-            lines.append(f"  {_verb(done, 'written', 'to write')}  {origin_path(plan.partition, begin.number)}")
+            lines.append(f"  {_if_done(done, 'written', 'to write')}  {origin_path(plan.partition, begin.number)}")
     if not all(isinstance(plan, UnchangedPartition) for plan in plans):
         lines.append(RUNNING_HELD if done else _DRY)
     return "\n".join(lines)
@@ -122,12 +129,12 @@ RUNNING_HELD = "Running stage writers use it within half a minute."
 _DRY = "Nothing was changed; add --yes to do it."
 
 
-def _will(done: bool) -> str:  # noqa: FBT001 - one word
+def _will_or_would(done: bool) -> str:  # noqa: FBT001 - one word
     return "will" if done else "would"
 
 
-def _verb(done: bool, past: str, future: str) -> str:  # noqa: FBT001 - one word
-    return past if done else future
+def _if_done(done: bool, text: str, planned: str) -> str:  # noqa: FBT001 - one word
+    return text if done else planned
 
 
 def _table(partitions: Sequence[PlannedPartition]) -> str:
