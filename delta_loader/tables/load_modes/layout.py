@@ -55,7 +55,7 @@ def layout_of(stream: Stream) -> Layout:
 def like(template: Template, stream: Stream) -> tuple[TableShape, Layout]:
     """A new table's shape and layout, copied from another one (rules 1 and 2)."""
     state = template.state
-    columns = _fresh(schema_from_json(state.schema))
+    columns = _for_new_table(schema_from_json(state.schema))
     partition_by = () if stream.layout.cluster_by else state.partition_by
     kept = {key: value for key, value in state.properties.items() if not key.startswith(OF_ONE_TABLE)}
     named = {_SUPPORTED.format(name): "supported" for name in _NAMED if name in state.features}
@@ -73,27 +73,31 @@ def with_statistics(layout: Layout, columns: StructType) -> Layout:
     return replace(layout, properties={**layout.properties, _INDEXED: str(wanted)})
 
 
-def _fresh(columns: StructType) -> StructType:
+def _for_new_table(columns: StructType) -> StructType:
     return StructType(
         tuple(
-            replace(column, type=_fresh_type(column.type), metadata_json=_fresh_metadata(column.metadata_json))
+            replace(
+                column,
+                type=_type_for_new_table(column.type),
+                metadata_json=_metadata_for_new_table(column.metadata_json),
+            )
             for column in columns
         )
     )
 
 
-def _fresh_type(data_type: DataType) -> DataType:
+def _type_for_new_table(data_type: DataType) -> DataType:
     match data_type:
         case StructType():
-            return _fresh(data_type)
+            return _for_new_table(data_type)
         case ArrayType(element):
-            return replace(data_type, element=_fresh_type(element))
+            return replace(data_type, element=_type_for_new_table(element))
         case MapType(key, value):
-            return replace(data_type, key=_fresh_type(key), value=_fresh_type(value))
+            return replace(data_type, key=_type_for_new_table(key), value=_type_for_new_table(value))
         case Primitive() | DecimalType():
             return data_type
 
 
-def _fresh_metadata(text: str) -> str:
+def _metadata_for_new_table(text: str) -> str:
     kept = {key: value for key, value in json.loads(text).items() if not key.startswith(_OF_ONE_COLUMN)}
     return json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
