@@ -280,7 +280,7 @@ def stores_of(storage_options: Mapping[str, object]) -> Callable[[str], FsspecSt
 
 def prove_exclusive_create(store: ObjectStore) -> None:
     """Check that the store refuses a second exclusive create, in turn and in a race; raises UnsafeStoreError if not."""
-    _tried_twice(lambda: _prove_exclusive_create(store))
+    _with_one_retry(lambda: _prove_exclusive_create(store))
 
 
 def _prove_exclusive_create(store: ObjectStore) -> None:
@@ -323,7 +323,7 @@ def prove_writable(store: ObjectStore) -> None:
 
     A writer without permission to delete leaves an empty object, which the table's VACUUM removes.
     """
-    path = _tried_twice(lambda: _probed(store))
+    path = _with_one_retry(lambda: _probed(store))
     with suppress(StoreRefusedError):
         store.delete([path])
 
@@ -334,7 +334,7 @@ def _probed(store: ObjectStore) -> str:
     return path
 
 
-def _tried_twice(probe: Callable[[], T]) -> T:
+def _with_one_retry(probe: Callable[[], T]) -> T:
     """The result of a probe, tried twice. Raises StoreError.
 
     A gateway that keeps objects as files may fail once, while another process deletes the folder's last object.
