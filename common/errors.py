@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
     """All possible work is done; something is held or incompatible, and waits for an operator."""
 
     @classmethod
-    def of(cls, codes: Iterable[ExitCode]) -> ExitCode:
+    def most_significant(cls, codes: Iterable[ExitCode]) -> ExitCode:
         """The most significant one: wrong usage before a failure, a failure before a hold, and that before success."""
         exit_codes = set(codes)
         return next((code for code in (cls.USAGE, cls.FAILED, cls.HELD) if code in exit_codes), cls.DONE)

@@ -122,7 +122,7 @@ def run(
                 *(check.exit_code for check in loader.readiness_check.not_ready),
             ]
             codes += [ExitCode.HELD] if loader.paused.pauses else []
-            raise typer.Exit(ExitCode.of([*codes, *([ExitCode.FAILED] if stopped.is_set() else [])]))
+            raise typer.Exit(ExitCode.most_significant([*codes, *([ExitCode.FAILED] if stopped.is_set() else [])]))
         loader.jobs.start()
         try:
             _run(loader, stopped)

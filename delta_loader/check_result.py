@@ -51,7 +51,7 @@ def fatal(checks: Iterable[Check]) -> tuple[Check, ...]:
 
 def exit_code(checks: Iterable[Check]) -> ExitCode:
     """Exit code of `delta-loader check`: 1 dependency unavailable, 2 bad setting or right, 3 incompatible table."""
-    return ExitCode.of(check.exit_code for check in checks)
+    return ExitCode.most_significant(check.exit_code for check in checks)
 
 
 def checks_as_text(checks: Sequence[Check]) -> str:

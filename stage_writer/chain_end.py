@@ -39,7 +39,7 @@ class Tail:
     """The last offset that the last marker covers."""
 
     @classmethod
-    def of(cls, marker: Marker, path: str, digest: str, generation: int = 0) -> Tail:
+    def from_marker(cls, marker: Marker, path: str, digest: str, generation: int = 0) -> Tail:
         """The end of a chain whose last marker this is; ``generation`` is the one of the chain's recorded origin."""
         end, start, manifest = marker.span.end, marker.name.start, marker.manifest
         if manifest is None:

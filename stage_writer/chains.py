@@ -61,7 +61,7 @@ class StagedChains:
                     break  # an operator has just put it aside: list again
                 marker = marker_from_bytes(name, data, path)
                 if not is_superseded(marker, origin):
-                    tail = Tail.of(marker, path, digest_of(data), generation)
+                    tail = Tail.from_marker(marker, path, digest_of(data), generation)
                     return (
                         self._tail_of_empty(tail, marker, self._below(listed[number:]), origin)
                         if tail.is_bare

@@ -127,7 +127,7 @@ class RecordPipeline:
     def begin(self, messages: Messages, keep: Callable[[Rows], Rows] | None = None) -> Slice:
         """The steps before a row may become several; ``keep`` is the first, after decoding."""
         decoded = self._decoder.decode(messages)
-        rows = Rows.of(decoded) if keep is None else keep(Rows.of(decoded))
+        rows = Rows.from_decoded(decoded) if keep is None else keep(Rows.from_decoded(decoded))
         rows = rows.through(self._steps[: self._before], messages)
         return Slice(messages, rows, decoded.tombstones)
 
@@ -212,7 +212,7 @@ class StreamConverter(StatelessConverter):
         dependency = self._pipeline.waits(batch)
         if dependency is not None or self._route_choice is None or self._appearing is None:
             return dependency
-        messages = Messages.of([batch])
+        messages = Messages.from_batches([batch])
         routes = self._route_choice.routes(messages)
         return self._appearing.waits([*routes, *self._pipeline.routes_of_tombstones(messages)])
 
@@ -221,7 +221,7 @@ class StreamConverter(StatelessConverter):
 
         Raises RuntimeError for a stream with rules that hold, for which only `slices` is right.
         """
-        begun = self._pipeline.begin(Messages.of(batches)) if batches else None
+        begun = self._pipeline.begin(Messages.from_batches(batches)) if batches else None
         if begun is not None and begun.rows.stops:
             raise RuntimeError("a message that may not be staged was converted")
         return [] if begun is None else self._finished(begun)
@@ -230,7 +230,7 @@ class StreamConverter(StatelessConverter):
         """Parts of the batches with their rows, in as many slices as the rows require (`slicing`)."""
         if not batches:
             return
-        begun, exploder = self._pipeline.begin(Messages.of(batches)), self._pipeline.exploder
+        begun, exploder = self._pipeline.begin(Messages.from_batches(batches)), self._pipeline.exploder
         if begun.rows.stops:
             yield from until_stops(begun.messages, begun.rows.stops, self.slices)
             return

@@ -121,7 +121,7 @@ class TablesConverter(StatelessConverter):
             dependency = self._keys.waits(batch.keys, batch.headers)
         if dependency is not None or self._to_route is None or self._appearing is None:
             return dependency
-        messages = Messages.of([batch])
+        messages = Messages.from_batches([batch])
         firsts = self._to_route.new_routes(messages, KEYS_READ)
         named = {route: places for route, places in firsts.items() if has_keys_of_messages(self.stream, route)}
         keys = {route: names for route, places in named.items() if (names := self._names_in(messages, places))}

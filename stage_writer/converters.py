@@ -66,7 +66,7 @@ def plain_converter(
     In a ``preview`` the tables that appear by `route_table` appear for no other process. Raises ConfigError.
     """
     memory_bytes = settings.writer.memory_bytes
-    limits = ExplodeLimits(MemoryShares.of(memory_bytes).poll, 4 * memory_bytes)
+    limits = ExplodeLimits(MemoryShares.divided(memory_bytes).poll, 4 * memory_bytes)
     inputs = record_inputs(stream, passes, schemas or schemas_of(settings), covers)
     return converter_of(stream, inputs, limits, appearing=route_registry_of(settings, stream, preview=preview))
 

@@ -57,7 +57,7 @@ class MemoryShares:
         return _within(self.prefetch // _QUEUED_BYTES, _LEAST_QUEUED, _MOST_QUEUED)
 
     @classmethod
-    def of(cls, memory_bytes: int) -> MemoryShares:
+    def divided(cls, memory_bytes: int) -> MemoryShares:
         prefetch = _within(memory_bytes // 16, _MIB, 64 * _MIB)
         fetch = _within(memory_bytes // 32, _MIB, 50 * _MIB)
         poll = _within(memory_bytes // 32, _MIB, _POLL_BYTES)

@@ -148,7 +148,7 @@ class Sealed:
 
     @property
     def tail(self) -> Tail:
-        return Tail.of(self.marker, self.marker.name.path, digest_of(marker_to_bytes(self.marker)))
+        return Tail.from_marker(self.marker, self.marker.name.path, digest_of(marker_to_bytes(self.marker)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class RecordChoice:
     def routes(self, messages: Messages) -> list[str]:
         """The routes that these messages take, each once; the stream has a ``route`` and no ``expect``."""
         *before, last = self._steps
-        rows = Rows.of(self._decoder.decode(messages)).through(before, messages)
+        rows = Rows.from_decoded(self._decoder.decode(messages)).through(before, messages)
         return last.routes_of(rows, messages) if isinstance(last, Router) else []
 
     def new_routes(self, messages: Messages, most: int) -> dict[str, list[int]]:
@@ -74,7 +74,7 @@ class RecordChoice:
         if self._router is None:
             return {}
         decoded = self._decoder.decode(messages)
-        rows = Rows.of(decoded).through(self._steps[: self._steps.index(self._router)], messages)
+        rows = Rows.from_decoded(decoded).through(self._steps[: self._steps.index(self._router)], messages)
         firsts = self._router.new_routes(rows, messages, most)
         if deletes_by_tombstones(self._stream) and len(decoded.tombstones):
             firsts = {**self._router.new_routes(self._without_fields(decoded.tombstones), messages, most), **firsts}
@@ -84,7 +84,7 @@ class RecordChoice:
         """The batches with the rows that ``stage`` makes of what `of` returns for them, in its slices."""
         if not batches:
             return
-        messages = Messages.of(batches)
+        messages = Messages.from_batches(batches)
         chosen, tombstones = self.of(messages)
         if chosen.stops:
             yield from until_stops(messages, chosen.stops, partial(self.slices, stage=stage))
@@ -94,7 +94,7 @@ class RecordChoice:
     def of(self, messages: Messages) -> tuple[Rows, Index]:
         """The messages' tables, rejects and filtered ones; and the tombstones, of which those that delete are rows."""
         decoded = self._decoder.decode(messages)
-        rows = Rows.of(decoded)
+        rows = Rows.from_decoded(decoded)
         if self._numbers_rows:
             rows = rows.with_table(rows.table.append_column(ROW_NUMBER, pa.array(row_numbers(rows.index))))
         rows = rows.through(self._steps, messages)

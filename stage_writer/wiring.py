@@ -161,7 +161,7 @@ def source_of(
         return source
     from stage_writer.fetch.merged.source import MergingSource  # noqa: PLC0415 - few writers merge
 
-    return MergingSource(source, groups, clock, log, MemoryShares.of(settings.writer.memory_bytes).poll)
+    return MergingSource(source, groups, clock, log, MemoryShares.divided(settings.writer.memory_bytes).poll)
 
 
 def _groups(converters: Sequence[AnyConverter]) -> TopicGroups:
@@ -178,7 +178,7 @@ def _groups(converters: Sequence[AnyConverter]) -> TopicGroups:
 
 def _memory(settings: Settings) -> MemoryShares:
     """The shares of the writer's memory, for which the process is set up."""
-    shares = MemoryShares.of(settings.writer.memory_bytes)
+    shares = MemoryShares.divided(settings.writer.memory_bytes)
     keep_memory(shares.kept)
     rarely_collect(settings.writer.consume_records)
     return shares

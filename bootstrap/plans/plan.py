@@ -121,7 +121,7 @@ def _outcome(state: PartitionState, position: Position | None, why_none: str, au
         )
     if position == 0:
         return _zero(state)
-    of_task = TaskStates.of(state).point(position)
+    of_task = TaskStates.from_chain(state).point(position)
     return Make(author.begin_at(state, position, of_task), _note(state, position))
 
 

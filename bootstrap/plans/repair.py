@@ -90,7 +90,7 @@ def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
         msg = f"{state.partition} ends at {state.ends.high} in Kafka, before {to}"
         raise UsageError(msg, f"use a position up to {state.ends.high}")
     notes = () if gap is None or to == gap.end else (f"[{to}, {gap.end}) stays a gap, and the partition stays held",)
-    of_task = TaskStates.of(state).point(begin)
+    of_task = TaskStates.from_chain(state).point(begin)
     if gap is not None:
         of_task = replace(of_task, state=None)  # the markers above it have their own
     return SkipPlan(author.marker(state, Origin.SKIP, Span(begin, to), _previous(state, begin), of_task), notes)
@@ -141,7 +141,7 @@ def plan_rewind(
     With ``give_up`` a marker covers what Kafka no longer has from there on.
     """
     _check_above_table(state, to, below_table=below_table)
-    states = TaskStates.of(state)
+    states = TaskStates.from_chain(state)
     position = states.highest_sound(
         _highest_sound(state, to), lambda candidate: _highest_sound(state, candidate) == candidate
     )

@@ -78,7 +78,7 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
             "it is unknown whether the topic is a different one, because its id was not recorded: if it is the same, "
             "its records will be loaded a second time"
         )
-    outboxes = TaskStates.of(state).outboxes(Position(MAX_POSITION))
+    outboxes = TaskStates.from_chain(state).outboxes(Position(MAX_POSITION))
     chain_origin = ChainOrigin(
         state.ends.low if at is None else at,
         state.generation + 1,

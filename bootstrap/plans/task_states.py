@@ -32,7 +32,7 @@ class TaskStates:
     chain: PartitionState
 
     @classmethod
-    def of(cls, chain: PartitionState) -> TaskStates:
+    def from_chain(cls, chain: PartitionState) -> TaskStates:
         known: dict[Position, StateFiles] = {}
         origin = chain.origin
         if origin is not None and origin.state is not None:

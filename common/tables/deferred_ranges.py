@@ -34,7 +34,7 @@ class DeferredIds:
     end: str
 
     @classmethod
-    def of(cls, ids: TxnIds, partition: TopicPartition, url: str) -> DeferredIds:
+    def for_table(cls, ids: TxnIds, partition: TopicPartition, url: str) -> DeferredIds:
         return cls.with_prefix(f"{ids.of(partition)}:{_digest_of(url)}")
 
     @classmethod

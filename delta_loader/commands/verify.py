@@ -48,4 +48,4 @@ def verify(
     echo(json.dumps(to_json(reports), indent=2) if as_json else to_text(reports))
     codes = [ExitCode.FAILED for report in reports if report.failure is not None]
     codes += [ExitCode.HELD for report in reports if report.faults]
-    raise typer.Exit(ExitCode.of(codes))
+    raise typer.Exit(ExitCode.most_significant(codes))

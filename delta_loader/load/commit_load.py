@@ -41,7 +41,7 @@ class LoadCommits:
         self._context = context
         self._committer = committer
         self._merged = merged
-        self._refusals = Refusals.of(context, committer)
+        self._refusals = Refusals.if_supported(context, committer)
 
     def carry_out(self, planned: Load) -> None:
         """Commit a load, or hold partitions that cannot be committed; the caller plans the rest again."""

@@ -43,13 +43,13 @@ def with_deferred(
     for partition, span in spans.items():
         before = known.get(partition, span)
         wider = Span(min(before.start, span.start), max(before.end, span.end))
-        versions |= DeferredIds.of(ids, partition, url).written(wider)
+        versions |= DeferredIds.for_table(ids, partition, url).written(wider)
     return _moved(commit, versions)
 
 
 def with_caught_up(commit: TableCommit, missing: DeferredRange, ids: TxnIds) -> TableCommit:
     """The commit to the main table, also noting that a deferred range is complete."""
-    return _moved(commit, DeferredIds.of(ids, missing.partition, missing.url).caught_up(missing.span))
+    return _moved(commit, DeferredIds.for_table(ids, missing.partition, missing.url).caught_up(missing.span))
 
 
 def _moved(commit: TableCommit, versions: Mapping[str, int]) -> TableCommit:

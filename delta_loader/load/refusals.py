@@ -53,7 +53,7 @@ class Refusals:
     hold: Callable[[TopicPartition, Held], None]
 
     @classmethod
-    def of(cls, context: LoadContext, committer: Committer) -> Refusals | None:
+    def if_supported(cls, context: LoadContext, committer: Committer) -> Refusals | None:
         """The refusals of a pass over a stream; None where no table refuses rows."""
         ports = context.ports
         if ports.refusing is None:
@@ -130,7 +130,7 @@ class Refusals:
             return []
         records: list[RefusedRecord] = []
         for partition, span in commit.metadata.spans.items():
-            if RefusalIds.of(ids, partition).half_done(dead_letter_table.transactions, span.start):
+            if RefusalIds.for_chain(ids, partition).half_done(dead_letter_table.transactions, span.start):
                 dead = self.refusing.refusal_reader.dead(dead_letter_table.url, partition, span.start)
                 ends = {input_end.partition: input_end.position for input_end in ends_at(partition, span.end)}
                 records += [record for record in dead if record.offset < ends.get(record.partition, span.end)]

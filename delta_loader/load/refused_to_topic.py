@@ -91,7 +91,7 @@ class RefusedToTopic:
         count = 0
         for chain, end in sorted(finished.items()):
             key = stream.app_id, chain, ids.generation_of(chain)
-            refused_end = dead_letters.transactions.get(RefusalIds.of(ids, chain).highest, -1) + 1
+            refused_end = dead_letters.transactions.get(RefusalIds.for_chain(ids, chain).highest, -1) + 1
             ends = ends_at(chain, end)
             if not ends or min(refused_end, end) <= self._delivered.get(key, 0):
                 continue

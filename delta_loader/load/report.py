@@ -66,7 +66,7 @@ class StreamReport:
     @property
     def exit_code(self) -> ExitCode:
         failed = ExitCode.DONE if self.failure is None else self.failure.exit_code
-        return ExitCode.of([failed, ExitCode.HELD if self.held else ExitCode.DONE])
+        return ExitCode.most_significant([failed, ExitCode.HELD if self.held else ExitCode.DONE])
 
     @property
     def progress(self) -> int:

@@ -62,7 +62,7 @@ class SchemaEvolution:
         self._not_widened: set[tuple[str, Widening]] = set()
 
     @classmethod
-    def of(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> SchemaEvolution | None:
+    def if_configured(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> SchemaEvolution | None:
         """The evolution of a stream's tables; None for a stream that changes no table."""
         changes = stream.record.evolves or stream.evolution is not Evolution.STRICT
         return cls(stream, ports, ports.columns, log) if changes and ports.columns is not None else None

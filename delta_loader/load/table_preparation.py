@@ -34,7 +34,7 @@ class TablePreparation:
         self._guard = guard
         self._tables = tables
         self._log = log
-        self._evolution = SchemaEvolution.of(stream, ports, log)
+        self._evolution = SchemaEvolution.if_configured(stream, ports, log)
         self._creator = Creator(stream, ports.tables, ports.maker)
 
     def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:

@@ -131,7 +131,7 @@ def exit_code(streams: Iterable[StreamStatus]) -> ExitCode:
         codes |= {stream.last_failure.code} if stream.last_failure is not None else set()
         waits = any(status.held is not None or status.writers_hold is not None for status in stream.partitions)
         codes |= {ExitCode.HELD} if waits or stream.incompatible or stream.pauses else set()
-    return ExitCode.of(codes)
+    return ExitCode.most_significant(codes)
 
 
 def to_json(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> Json:

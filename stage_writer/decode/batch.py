@@ -127,7 +127,7 @@ class Messages:
     headers: pa.ListArray | None
 
     @classmethod
-    def of(cls, batches: Sequence[MessageBatch]) -> Messages:
+    def from_batches(cls, batches: Sequence[MessageBatch]) -> Messages:
         """The batches together; data that is already contiguous, as read from Kafka, is not copied."""
         starts = np.cumsum([0, *map(len, batches)], dtype=np.int64)
         if len(batches) == 1:
@@ -154,7 +154,7 @@ class Messages:
             for batch, first, last in zip(self.batches, starts[:-1], starts[1:], strict=True)
             if first < end and last > start
         ]
-        return Messages.of([batch.part(low, high) for batch, low, high in cuts])
+        return Messages.from_batches([batch.part(low, high) for batch, low, high in cuts])
 
     def taken(self, index: NDArray[np.int64]) -> Messages:
         """Some of the messages, by rising indices, each as often as it is named; ``batches`` stay, as their origin."""

@@ -24,7 +24,7 @@ _SESSION_MS = 45_000
 
 def consumer_properties(settings: Settings, *, co_partitioned: bool = False) -> dict[str, Option]:
     """The consumer's properties; ``co_partitioned``: one member gets the partitions with the same number (rule 2)."""
-    shares = MemoryShares.of(settings.writer.memory_bytes)
+    shares = MemoryShares.divided(settings.writer.memory_bytes)
     defaults: dict[str, Option] = {
         "client.id": "kafka-delta-express",
         "partition.assignment.strategy": "cooperative-sticky",

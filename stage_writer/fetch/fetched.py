@@ -60,7 +60,7 @@ class _Columns:
     headers: pa.ListArray | None
 
     @classmethod
-    def of(cls, messages: Sequence[Message], *, with_headers: bool) -> _Columns:
+    def from_messages(cls, messages: Sequence[Message], *, with_headers: bool) -> _Columns:
         count = len(messages)
         stamps = np.fromiter(map(_second, map(Message.timestamp, messages)), np.int64, count)
         return cls(
@@ -120,7 +120,7 @@ def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[Mess
     keys = partitions * len(codes)
     if len(codes) > 1:
         keys += np.fromiter(map(codes.__getitem__, topics), np.int64, count)
-    columns = _Columns.of(messages, with_headers=with_headers)
+    columns = _Columns.from_messages(messages, with_headers=with_headers)
     epochs = list(map(Message.leader_epoch, messages))
     if len(set(epochs)) > 1:
         terms = {epoch: code for code, epoch in enumerate(dict.fromkeys(epochs))}
@@ -163,7 +163,7 @@ def _by_partition(
 
 def batch_of(partition: TopicPartition, messages: Sequence[Message], *, with_headers: bool) -> MessageBatch:
     """A batch of one partition's messages, none of them an error."""
-    return _Columns.of(messages, with_headers=with_headers).batch(partition, 0, len(messages))
+    return _Columns.from_messages(messages, with_headers=with_headers).batch(partition, 0, len(messages))
 
 
 def _headers(message: Message) -> Headers | None:

@@ -66,7 +66,7 @@ class KafkaSource:
         self._log = log
         self._most = settings.writer.consume_records
         self._revoke_timeout_s = settings.writer.revoke_timeout_s
-        self._enough_bytes = MemoryShares.of(settings.writer.memory_bytes).poll
+        self._enough_bytes = MemoryShares.divided(settings.writer.memory_bytes).poll
         self._listener: GroupListener | None = None
         self._connection = KafkaConnection(settings, properties, clock, log)
         self.metadata = BrokerMetadata(self._connection, sharing)

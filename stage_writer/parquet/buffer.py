@@ -284,7 +284,7 @@ class TableRows:
             return
         self._encoded_from_bytes += waiting_bytes
         is_mixed = self.table.waits or self._mixed is not None
-        groups = None if is_mixed else Groups.of(rows, self.table.partition_by)
+        groups = None if is_mixed else Groups.from_rows(rows, self.table.partition_by)
         if groups is None or not self._may_open(groups.values):
             self._mixed = self._mixed or _OpenFile(self.table.arrow_schema, rows, self._file_policy.codec)
             self._mixed.write(rows)

@@ -32,7 +32,7 @@ class Groups:
         self._group_of_row = group_of_row
 
     @classmethod
-    def of(cls, rows: pa.Table, columns: Sequence[str]) -> Groups:
+    def from_rows(cls, rows: pa.Table, columns: Sequence[str]) -> Groups:
         """The groups of rows, by the columns of their table's partitioning."""
         if not columns or not rows.num_rows:
             return cls(columns, [()], None)

@@ -167,7 +167,7 @@ class Router:
             return self._of_one_route(rows, (owners, numbers), lost, evaluated.values[0], len(messages))
         kept = ~lost[owners]
         counts = np.bincount(rows.index[owners[kept]], minlength=len(messages))
-        rows = rows.with_destinations(Destinations.of(numbers[kept], counts))
+        rows = rows.with_destinations(Destinations.from_counts(numbers[kept], counts))
         if not lost.any():
             return rows
         return rows.without(lost, self._rejects(evaluated.values[0], np.flatnonzero(lost), rows.index))
@@ -191,7 +191,7 @@ class Router:
         gone = np.zeros(count, np.bool_)
         gone[rows.index[several | lost]] = True
         kept = ~gone[together // self._tables]
-        destinations = Destinations.of((together % self._tables)[kept], np.where(gone, 0, tables))
+        destinations = Destinations.from_counts((together % self._tables)[kept], np.where(gone, 0, tables))
         return rows.with_destinations(destinations).without(several | lost, rejects)
 
     def _rejects(self, routes: pa.ChunkedArray, lost: Index, index: Index) -> Iterator[Reject]:
@@ -269,7 +269,7 @@ class ToAllTables:
         counts = np.zeros(len(messages), np.int64)
         counts[rows.index] = self._tables
         numbers = np.tile(np.arange(self._tables), int((counts > 0).sum()))
-        return rows.with_destinations(Destinations.of(numbers, counts))
+        return rows.with_destinations(Destinations.from_counts(numbers, counts))
 
 
 Routing: TypeAlias = Router | ToAllTables

@@ -40,7 +40,7 @@ class Destinations:
     """Where the numbers of each message start, and how many there are at the end."""
 
     @classmethod
-    def of(cls, numbers: Index, counts: Index) -> Destinations:
+    def from_counts(cls, numbers: Index, counts: Index) -> Destinations:
         """Destinations with ``counts[i]`` of the numbers for message ``i``."""
         return cls(numbers, np.concatenate([[0], np.cumsum(counts)]))
 
@@ -49,7 +49,7 @@ class Destinations:
         counts = [np.diff(destinations.starts) for destinations in (self, other)]
         messages = np.concatenate([np.repeat(np.arange(len(count)), count) for count in counts])
         numbers = np.concatenate([self.numbers, other.numbers])
-        return Destinations.of(numbers[np.argsort(messages, kind="stable")], counts[0] + counts[1])
+        return Destinations.from_counts(numbers[np.argsort(messages, kind="stable")], counts[0] + counts[1])
 
     def part(self, start: int, end: int) -> Destinations:
         """The part for the messages ``[start, end)``."""
@@ -63,7 +63,7 @@ class Destinations:
         is_one[index] = True
         kept = wanted[self.numbers] & is_one[messages]
         picked, counts = np.unique(messages[kept], return_counts=True)
-        return picked, Destinations.of(self.numbers[kept], counts)
+        return picked, Destinations.from_counts(self.numbers[kept], counts)
 
     def of_rows(self, index: Index) -> tuple[Index, Index]:
         """For rows with these messages: each pair of a row and one of its tables, by rising rows."""
@@ -94,7 +94,7 @@ class Rows:
     """The tables that the rows go to; None if there is only one table."""
 
     @classmethod
-    def of(cls, decoded: Decoded) -> Rows:
+    def from_decoded(cls, decoded: Decoded) -> Rows:
         return cls(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
 
     def __len__(self) -> int:

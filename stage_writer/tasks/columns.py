@@ -63,14 +63,14 @@ class ColumnsConverter(TopologyConverterBase, StatelessConverter):
         for batch in batches:
             by_topic.setdefault(batch.partition.topic, []).append(batch)
         for topic, of_topic in by_topic.items():
-            messages = Messages.of(of_topic)
+            messages = Messages.from_batches(of_topic)
             outcome = self._outcome(topic, messages)
             staged = staged_of(messages, outcome, self._row_formats, self.formats[1])
             yield list(zip(of_topic, staged, strict=True))
 
     def _outcome(self, topic: str, messages: Messages) -> Outcome:
         decoded = self._decoders[topic].decode(messages.values)
-        arrived = list(self._walk(self.topology.sources[topic].name, Rows.of(decoded), messages))
+        arrived = list(self._walk(self.topology.sources[topic].name, Rows.from_decoded(decoded), messages))
         if len(arrived) == 1:
             (only,) = arrived
             parts = {only.table: Part(only.rows.index, only.rows.table)}

@@ -56,7 +56,7 @@ class MergedMessages(Messages):
 
 
 def messages_of(batch: MessageBatch) -> Messages:
-    whole = Messages.of([batch])
+    whole = Messages.from_batches([batch])
     if not isinstance(batch, MergedBatch):
         return whole
     columns = (whole.timestamps_ms, whole.values, whole.keys, whole.headers)
@@ -68,13 +68,13 @@ def decoded_by_topic(
 ) -> tuple[list[Input], list[Reject], Index]:
     """Decode the messages of each topic; all numbers are the batch's (rule 4)."""
     if not isinstance(batch, MergedBatch):
-        given, rejects, tombstones = decoded(Messages.of([batch]))
+        given, rejects, tombstones = decoded(Messages.from_batches([batch]))
         return [given], rejects, tombstones
     inputs: list[Input] = []
     refused: list[Reject] = []
     gone = [np.zeros(0, np.int64)]
     for part in batch.by_input():
-        given, rejects, tombstones = decoded(Messages.of([part.batch]))
+        given, rejects, tombstones = decoded(Messages.from_batches([part.batch]))
         inputs.append(replace(given, index=part.index[given.index]))
         refused += [replace(reject, index=int(part.index[reject.index])) for reject in rejects]
         gone.append(part.index[tombstones])

@@ -103,8 +103,8 @@ class StreamTasks(ABC):
         topic = str(parts[0].partition.topic)
         decoder = self._decoders.get(topic)
         if decoder is None or len(parts) == 1:
-            return [self.decoded(Messages.of([part])) for part in parts]
-        messages = Messages.of(parts)
+            return [self.decoded(Messages.from_batches([part])) for part in parts]
+        messages = Messages.from_batches(parts)
         decoded = decoder.decode(messages.values)
         rejected = np.array([reject.index for reject in decoded.rejects], np.int64)
         made = []
@@ -118,7 +118,7 @@ class StreamTasks(ABC):
         ):
             rows, row_index = decoded.rows.slice(start, end - start), decoded.row_index[start:end] - first
             rejects = [replace(reject, index=reject.index - first) for reject in decoded.rejects[low:high]]
-            given = input_of(Messages.of([part]), topic, rows, row_index, tombstones - first)
+            given = input_of(Messages.from_batches([part]), topic, rows, row_index, tombstones - first)
             made.append((given, rejects, tombstones - first))
         return made
 

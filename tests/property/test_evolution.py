@@ -211,7 +211,7 @@ class World:
         self.loaded += 1
         url = self.stream.table
         self.tables.create(url, shape)
-        evolution = required(SchemaEvolution.of(self.stream, self.ports(), self.ports().log))
+        evolution = required(SchemaEvolution.if_configured(self.stream, self.ports(), self.ports().log))
         evolution.evolve(self.target(), shape, [marker])
         require_compatible(self.target().shape, shape, url)
         self.rows += rows

@@ -58,7 +58,7 @@ def transforms(draw: st.DrawFn) -> dict[str, str]:
 @settings(max_examples=examples(0.6))
 @given(transforms(), st.lists(messages, min_size=1, max_size=8))
 def test_bulk_result_equals_that_of_each_message_alone(expressions: dict[str, str], values: list[bytes | None]) -> None:
-    batch = Messages.of([batch_of(values)])
+    batch = Messages.from_batches([batch_of(values)])
     bulk = JmesPathDecoder(COLUMNS, expressions).decode(batch)
     alone = JmesPathDecoder(COLUMNS, expressions, in_bulk=False).decode(batch)
     assert bulk.rows.to_pylist() == alone.rows.to_pylist()
@@ -89,7 +89,7 @@ PATHS = [
 def test_expression_has_the_value_of_the_jmespath_library(expression: str, inputs: list[object]) -> None:
     """The value as JSON text, in a column that keeps it."""
     decoder = JmesPathDecoder(parse_ddl("found STRING"), {"found": f"to_string({expression})"})
-    decoded = decoder.decode(Messages.of([batch_of([json.dumps(record).encode() for record in inputs])]))
+    decoded = decoder.decode(Messages.from_batches([batch_of([json.dumps(record).encode() for record in inputs])]))
     meant: list[object] = []
     for record in inputs:
         try:

@@ -127,7 +127,7 @@ class Operator:
             if state.chain_topic_id in {None, state.topic_id}:
                 # A table that waits for records that are no longer staged names a position below the main table's.
                 to = self._held_at(state)
-                if self._stream.topology is not None and TaskStates.of(state).at(to) is None:
+                if self._stream.topology is not None and TaskStates.from_chain(state).at(to) is None:
                     to = Position(0)  # the remedy of a writer that no longer knows the state
                 self._rewind(state, to, below_table=to != state.table)
             else:

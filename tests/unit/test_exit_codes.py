@@ -127,8 +127,8 @@ def test_exit_code_numbers_are_fixed() -> None:
 def test_gravest_of_several_codes_wins() -> None:
     gravest = [2, 1, 3, 0]
     for codes in itertools.product(ExitCode, repeat=2):
-        assert ExitCode.of(codes) == min(codes, key=gravest.index)
-    assert ExitCode.of([]) == 0
+        assert ExitCode.most_significant(codes) == min(codes, key=gravest.index)
+    assert ExitCode.most_significant([]) == 0
 
 
 def test_each_error_has_its_code_in_this_table() -> None:

@@ -350,7 +350,7 @@ def test_partial_load_of_a_replaced_topic_is_completed_before_a_new_chain() -> N
 
 def test_deferred_ranges_are_loaded_under_the_app_id_that_noted_them() -> None:
     stream = settings_for(Staging("memory://lake")).streams[0]
-    ids = DeferredIds.of(TxnIds("orders", several_topics=False), ORDERS, stream.dead_letters)
+    ids = DeferredIds.for_table(TxnIds("orders", several_topics=False), ORDERS, stream.dead_letters)
 
     def check(app_id: str, noted: dict[str, int]) -> None:
         named = stream.model_copy(update={"app_id": app_id})

@@ -85,7 +85,7 @@ class FilteredRecords:
     tally: SpanTally = field(default_factory=lambda: SpanTally(()))
 
     @classmethod
-    def of(cls, ranges: Iterable[OffsetRange], shape: Shape) -> FilteredRecords:
+    def in_ranges(cls, ranges: Iterable[OffsetRange], shape: Shape) -> FilteredRecords:
         filtered = [
             offset_range
             for offset_range in ranges

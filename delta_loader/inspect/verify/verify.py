@@ -419,7 +419,7 @@ def _walk(
         () if dead is None else dead.buckets(partition),
         kafka=None if kafka is None else kafka.buckets(partition, first, position),
         kafka_first=first,
-        left_out=FilteredRecords.of(offset_ranges, tables.shape.of(offset_ranges)),
+        left_out=FilteredRecords.in_ranges(offset_ranges, tables.shape.of(offset_ranges)),
         staged=staged_spans(offset_ranges),
     )
     seen.kafka_end = kafka_end

@@ -61,7 +61,7 @@ class RefusalIds:
     count: str
 
     @classmethod
-    def of(cls, ids: TxnIds, partition: TopicPartition) -> RefusalIds:
+    def for_chain(cls, ids: TxnIds, partition: TopicPartition) -> RefusalIds:
         return cls(f"{ids.of(partition)}:refused", f"{ids.of(partition)}:refusals")
 
     def half_done(self, transactions: Mapping[str, int], start: Position) -> bool:
@@ -90,7 +90,7 @@ def dead_letters_commit(
         highest[chain] = max(last, highest.get(chain, last))
     advances: dict[str, int] = {}
     for chain, last in highest.items():
-        names = RefusalIds.of(ids, chain)
+        names = RefusalIds.for_chain(ids, chain)
         advances[names.highest] = max(last, target.transactions.get(names.highest, -1))
         advances[names.count] = target.transactions.get(names.count, 0) + 1
     return TableCommit(
@@ -106,7 +106,9 @@ def dead_letters_commit(
 
 def ended_refusals(target: Target, ids: TxnIds, partitions: Iterable[TopicPartition], commit_id: str) -> TableCommit:
     """The commit to the dead-letter table by which those of other loaders fail (rule 4)."""
-    counts = {name: target.transactions.get(name) for name in (RefusalIds.of(ids, each).count for each in partitions)}
+    counts = {
+        name: target.transactions.get(name) for name in (RefusalIds.for_chain(ids, each).count for each in partitions)
+    }
     return TableCommit(
         target=target,
         app_id=ids.app_id,

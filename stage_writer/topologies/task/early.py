@@ -73,7 +73,7 @@ def early_of(topology: BuiltTopology, inputs: Sequence[Input]) -> list[Early]:
 
 
 def _through_steps(topology: BuiltTopology, source: str, inputs: Sequence[Input], exits: Sequence[Early]) -> None:
-    messages = Messages.of([_batch(given) for given in inputs])
+    messages = Messages.from_batches([_batch(given) for given in inputs])
     table = inputs[0].rows if len(inputs) == 1 else pa.concat_tables([given.rows for given in inputs])
     gone = inputs[0].is_null if len(inputs) == 1 else np.concatenate([given.is_null for given in inputs])
     index = np.flatnonzero(~gone)

@@ -110,4 +110,6 @@ def _punctuation_refused(what: str, why: str) -> TopologyError:
 def _without_positions(count: int) -> Messages:
     """As many messages as rows, without a position in Kafka: expressions after a processor do not see ``kafka``."""
     zeros, nulls = np.zeros(count, np.int64), pa.nulls(count, pa.binary())
-    return Messages.of([MessageBatch(TopicPartition(Topic(""), Partition(0)), zeros, zeros, nulls, nulls, None)])
+    return Messages.from_batches(
+        [MessageBatch(TopicPartition(Topic(""), Partition(0)), zeros, zeros, nulls, nulls, None)]
+    )

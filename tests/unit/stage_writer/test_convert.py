@@ -91,7 +91,7 @@ def test_no_batches_yield_no_rows() -> None:
 
 @pytest.mark.parametrize("types", [(pa.binary(), pa.large_binary()), (pa.large_binary(), pa.large_binary())])
 def test_binary_and_large_binary_batches_are_concatenated(types: tuple[pa.DataType, ...]) -> None:
-    messages = Messages.of(
+    messages = Messages.from_batches(
         [
             MessageBatch(batch.partition, batch.offsets, batch.timestamps_ms, batch.values.cast(kind), batch.keys, None)
             for batch, kind in zip(BATCHES, types, strict=False)

@@ -12,7 +12,7 @@ A, B = "s3://lake/a", "s3://lake/b"
 
 
 def test_deferred_range_round_trips_until_the_table_has_caught_up() -> None:
-    ids = DeferredIds.of(IDS, ORDERS, A)
+    ids = DeferredIds.for_table(IDS, ORDERS, A)
     for missing in (span(0, 1), span(5, 90)):
         assert ids.read(ids.written(missing)) == missing
         assert ids.read(ids.caught_up(missing)) is None
@@ -20,17 +20,17 @@ def test_deferred_range_round_trips_until_the_table_has_caught_up() -> None:
 
 
 def test_deferred_range_is_independent_of_the_url_s_spelling() -> None:
-    assert DeferredIds.of(IDS, ORDERS, A) == DeferredIds.of(IDS, ORDERS, "s3a://lake/a/")
-    assert len({DeferredIds.of(IDS, partition, url) for partition in (ORDERS, OTHER) for url in (A, B)}) == 4
+    assert DeferredIds.for_table(IDS, ORDERS, A) == DeferredIds.for_table(IDS, ORDERS, "s3a://lake/a/")
+    assert len({DeferredIds.for_table(IDS, partition, url) for partition in (ORDERS, OTHER) for url in (A, B)}) == 4
 
 
 def test_deferred_ranges_are_found_among_other_txn_actions() -> None:
     transactions = {
         "orders-0": 99,
         "orders-1": 99,
-        **DeferredIds.of(IDS, ORDERS, A).written(span(10, 50)),
-        **DeferredIds.of(IDS, OTHER, A).caught_up(span(10, 50)),
-        **DeferredIds.of(IDS, OTHER, B).written(span(7, 9)),
+        **DeferredIds.for_table(IDS, ORDERS, A).written(span(10, 50)),
+        **DeferredIds.for_table(IDS, OTHER, A).caught_up(span(10, 50)),
+        **DeferredIds.for_table(IDS, OTHER, B).written(span(7, 9)),
     }
     deferred = deferred_of(IDS, transactions, [A, B], [ORDERS, OTHER])
     assert deferred == (DeferredRange(A, ORDERS, span(10, 50)), DeferredRange(B, OTHER, span(7, 9)))
@@ -41,9 +41,9 @@ def test_deferred_ranges_are_found_among_other_txn_actions() -> None:
 
 def test_floor_is_the_start_of_the_lowest_deferred_range() -> None:
     transactions = {
-        **DeferredIds.of(IDS, ORDERS, A).written(span(10, 50)),
-        **DeferredIds.of(IDS, ORDERS, B).written(span(30, 40)),
-        **DeferredIds.of(IDS, OTHER, B).written(span(1, 2)),
+        **DeferredIds.for_table(IDS, ORDERS, A).written(span(10, 50)),
+        **DeferredIds.for_table(IDS, ORDERS, B).written(span(30, 40)),
+        **DeferredIds.for_table(IDS, OTHER, B).written(span(1, 2)),
     }
     deferred = DeferredRanges.read(transactions)
     assert deferred.floor(IDS, [A, B], ORDERS, Position(100)) == 10

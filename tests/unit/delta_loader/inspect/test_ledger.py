@@ -99,7 +99,7 @@ def judged(
     ranges = offset_ranges(history.ledger, None, SOURCE)
     spans = [span for offset_range in ranges for span in offset_range.spans]
     shape = tables.shape.of(ranges)
-    left_out = FilteredRecords.of(ranges, shape)
+    left_out = FilteredRecords.in_ranges(ranges, shape)
     position = history.ledger.positions[SOURCE]
     records = [] if kafka is None else [(bucket(*kafka), Bucket(0, 0, 0))]
     seen = walk(spans, position, [bucket(*rows)], [bucket(*dead)], kafka=records, left_out=left_out)
@@ -361,7 +361,7 @@ def test_filtered_records_are_unproved_after_dead_letters_were_cleaned_up() -> N
     letters.commit(remove("d"), operation="DELETE")
     tables = Tables(history.ledger, letters.ledger, "t", "d", Shape(filters=True))
     ranges = tables.offset_ranges(SOURCE)
-    left_out = FilteredRecords.of(ranges, tables.shape)
+    left_out = FilteredRecords.in_ranges(ranges, tables.shape)
     kafka = [(bucket(*range(10)), Bucket(0, 0, 0))]
     rows = [bucket(0, 2, 4, 6, 7, 8)]
     seen = walk([offset_range.span for offset_range in ranges], Position(10), rows, [], kafka=kafka, left_out=left_out)

@@ -233,7 +233,7 @@ def test_delete_from_a_routes_table_is_noted(logs: Logs) -> None:
 
 
 def test_deferred_range_is_unproved_and_not_a_fault(logs: Logs) -> None:
-    ids = DeferredIds.of(TxnIds("orders", several_topics=False), SOURCE, logs.route("b"))
+    ids = DeferredIds.for_table(TxnIds("orders", several_topics=False), SOURCE, logs.route("b"))
     logs.load(logs.own, 10, 20, here=5, rows=10, txns={ids.start: 9, ids.end: 19})
     rows = {**WHOLE, "orders": [0, 1, 2, 3, 10, 11, 12, 13, 14]}
     report = logs.verify(Contents(**rows))
@@ -245,7 +245,7 @@ def test_deferred_range_is_unproved_and_not_a_fault(logs: Logs) -> None:
 
 
 def test_deferred_range_of_a_cleaned_up_commit_is_not_a_fault(logs: Logs) -> None:
-    ids = DeferredIds.of(TxnIds("orders", several_topics=False), SOURCE, logs.route("b"))
+    ids = DeferredIds.for_table(TxnIds("orders", several_topics=False), SOURCE, logs.route("b"))
     owed = {ids.start: 9, ids.end: 19}
     logs.load(logs.own, 10, 20, here=5, rows=10, txns=owed)
     logs.load(logs.own, 20, 30, here=10, rows=10)

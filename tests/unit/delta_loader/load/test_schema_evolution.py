@@ -52,7 +52,7 @@ class World:
             metrics=Metrics(),
             columns=tables,
         )
-        self.evolution = SchemaEvolution.of(self.stream, ports, ports.log)
+        self.evolution = SchemaEvolution.if_configured(self.stream, ports, ports.log)
 
     def alter(self, staged: str) -> bool:
         """Whether the table may have changed to accept these columns."""

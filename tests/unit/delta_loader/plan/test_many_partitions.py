@@ -55,7 +55,7 @@ def owing(every: int) -> CountedTransactions:
     """A position of each partition, and a range that the dead-letter table lacks of one in ``every``."""
     transactions = CountedTransactions({IDS.of(partition): 99 for partition in PARTITIONS})
     for partition in PARTITIONS[::every]:
-        transactions |= DeferredIds.of(IDS, partition, DEAD_LETTERS).written(Span(Position(10), Position(50)))
+        transactions |= DeferredIds.for_table(IDS, partition, DEAD_LETTERS).written(Span(Position(10), Position(50)))
     return transactions
 
 
@@ -94,7 +94,7 @@ def test_deferred_ranges_are_reread_when_the_table_changes() -> None:
     (missing,) = secondary.deferred(PARTITIONS)
     assert secondary.floor(missing.partition, Position(100)) == 10
     (url,) = tables.targets
-    caught_up = {**transactions, **DeferredIds.of(IDS, missing.partition, missing.url).caught_up(missing.span)}
+    caught_up = {**transactions, **DeferredIds.for_table(IDS, missing.partition, missing.url).caught_up(missing.span)}
     tables.targets[url] = Target(url, "id", TableShape("{}", ()), caught_up)
     assert secondary.deferred(PARTITIONS) == ()
     assert secondary.floor(missing.partition, Position(100)) == 100

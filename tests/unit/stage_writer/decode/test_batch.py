@@ -33,7 +33,7 @@ def taken(first: int = 0) -> MessageBatch:
 )
 def test_concatenated_slices_keep_their_values(cuts: list[tuple[int, int]]) -> None:
     whole = taken()
-    messages = Messages.of([whole.part(start, end) for start, end in cuts])
+    messages = Messages.from_batches([whole.part(start, end) for start, end in cuts])
     assert messages.values.to_pylist() == [value for start, end in cuts for value in VALUES.to_pylist()[start:end]]
     assert messages.keys.to_pylist() == [key for start, end in cuts for key in KEYS.to_pylist()[start:end]]
     messages.values.validate(full=True)
@@ -43,12 +43,12 @@ def test_concatenated_slices_keep_their_values(cuts: list[tuple[int, int]]) -> N
 def test_adjacent_slices_are_not_copied() -> None:
     whole = taken()
     before = pa.total_allocated_bytes()
-    messages = Messages.of([whole.part(1, 3), whole.part(3, 6)])
+    messages = Messages.from_batches([whole.part(1, 3), whole.part(3, 6)])
     assert pa.total_allocated_bytes() == before
     assert [b and b.address for b in messages.values.buffers()] == [b and b.address for b in VALUES.buffers()]
 
 
 def test_slices_of_different_columns_are_copied() -> None:
     first, other = taken(), replace(taken(7), values=pa.array([b"z"] * 7, pa.binary()))
-    messages = Messages.of([first.part(0, 3), other.part(3, 7)])
+    messages = Messages.from_batches([first.part(0, 3), other.part(3, 7)])
     assert messages.values.to_pylist() == [b"a", None, b"", *[b"z"] * 4]

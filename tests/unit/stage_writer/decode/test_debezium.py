@@ -29,7 +29,7 @@ def messages_of(values: pa.BinaryArray) -> Messages:
     batch = MessageBatch(
         partition, np.arange(count), np.zeros(count, np.int64), values, pa.nulls(count, pa.binary()), None
     )
-    return Messages.of([batch])
+    return Messages.from_batches([batch])
 
 
 def event(op: str, before: object, after: object, **more: object) -> dict[str, object]:

@@ -44,7 +44,7 @@ def batch_of(
 def derive(expressions: Mapping[str, str], batch: MessageBatch) -> Rows:
     decoded = Decoder(COLUMNS).decode(batch.values)
     rows = Rows(decoded.rows, decoded.row_index)
-    return Deriver(COLUMNS, expressions).apply(rows, Messages.of([batch]))
+    return Deriver(COLUMNS, expressions).apply(rows, Messages.from_batches([batch]))
 
 
 def test_date_derived_from_nested_text_is_the_last_column() -> None:
@@ -278,5 +278,5 @@ def test_broken_duckdb_instance_is_replaced(tmp_path: Path, monkeypatch: pytest.
         broken.execute("CHECKPOINT")
     batch = batch_of([b'{"id":1}'])
     decoded = Decoder(COLUMNS).decode(batch.values)
-    derived = deriver.apply(Rows(decoded.rows, decoded.row_index), Messages.of([batch]))
+    derived = deriver.apply(Rows(decoded.rows, decoded.row_index), Messages.from_batches([batch]))
     assert derived.table["x"].to_pylist() == [1]

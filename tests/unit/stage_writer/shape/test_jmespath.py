@@ -168,7 +168,7 @@ def test_column_cannot_be_filled_twice() -> None:
 def test_good_and_bad_messages_keep_their_order() -> None:
     values = [b'{"a":{"b":"1234"}}', b"[]", None, b'{"a":{}}', b'{"a":{"b":"xy"}}', b'{"a":{"b":7}}']
     decoder = JmesPathDecoder(parse_ddl("c STRING"), {"c": "substr(a.b, `1`, `2`)"})
-    decoded = decoder.decode(Messages.of([batch_of(values)]))
+    decoded = decoder.decode(Messages.from_batches([batch_of(values)]))
     assert decoded.rows.column("c").to_pylist() == ["23", "y"]
     assert decoded.row_index.tolist() == [0, 4]
     assert [(reject.index, reject.error_class.value) for reject in decoded.rejects] == [
