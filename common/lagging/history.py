@@ -2,11 +2,11 @@
 
 Rules:
 
-1. A position that was the end at some time had no records beyond it then; so the records beyond it now are newer. Its
-   lag is the time since the latest such sample, accurate to the sampling interval. It does not need record timestamps,
-   which may be arbitrary.
+1. If a position was the end at some time, no records were beyond it then, so the records that are beyond it now are
+   newer. The position's lag is the time since the latest sample with this end, accurate to the sampling interval. The
+   lag does not need record timestamps, which may be arbitrary.
 2. A position below every sampled end is at least as far behind as the oldest sample.
-3. A partition keeps a bounded number of samples: fewer of old ones.
+3. A partition keeps a bounded number of samples, and fewer old samples than recent ones.
 """
 
 from bisect import bisect_right

@@ -2,10 +2,10 @@
 
 Rules:
 
-1. It is for operators: no service depends on it, and a failure is logged once and retried. Without an HTTP server it
-   does not run.
-2. One request for all partitions, each time. A topic that fails does not affect the others; it is logged once, until it
-   succeeds again.
+1. The ends are for operators: no service depends on them. A failure to read them is logged once, and the read is
+   retried. Without an HTTP server, nothing is read.
+2. Each time, one request reads the ends of all partitions. A topic that fails does not affect the others. Its failure
+   is logged once, until it succeeds again.
 """
 
 from collections.abc import Callable, Collection, Mapping

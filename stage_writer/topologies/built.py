@@ -29,9 +29,9 @@ class TaskGroup:
     """The work of a task: a part of the topology that is independent of the other parts, and co-partitioned topics."""
 
     topics: tuple[str, ...]
-    """Sorted."""
+    """The names of its topics, sorted."""
     nodes: tuple[Node, ...]
-    """In the order in which they were added."""
+    """The nodes in the order in which they were added."""
     stores: tuple[StoreBuilder, ...]
 
     @property
@@ -44,9 +44,9 @@ class TaskGroup:
 class BuiltTopology:
     groups: tuple[TaskGroup, ...]
     sources: Mapping[str, SourceNode]
-    """By topic."""
+    """The source of each topic."""
     children: Mapping[str, tuple[Node, ...]]
-    """By the name of a node, in the order in which they were added."""
+    """The children of each node, by its name, in the order in which they were added."""
     early: Mapping[str, Step]
     """The bound steps before the first processor of their paths, by the node's name."""
     late: Mapping[str, Step]

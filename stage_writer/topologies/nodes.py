@@ -44,7 +44,7 @@ class SourceNode:
     parents: tuple[str, ...]
     topics: tuple[str, ...]
     columns: StructType | None
-    """None for values that are any JSON."""
+    """The columns of the values; None for values that are any JSON."""
     key: KeyType
     timestamp: str | None
     """The column with the record's time; None for Kafka's timestamp."""
@@ -64,7 +64,7 @@ class StepNode:
     parents: tuple[str, ...]
     step: BatchStep
     columns: StructType | None
-    """Its input columns, where they cannot be derived: after a processor."""
+    """The step's input columns, if they cannot be derived: after a processor."""
 
 
 @dataclass(frozen=True, slots=True)

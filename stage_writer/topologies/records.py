@@ -65,4 +65,4 @@ class TopicRecord(NamedTuple):
     timestamp_ms: int
     headers: Headers
     index: int  # type: ignore[assignment] # hides the search of tuples, which no code uses
-    """The number of the message that it was made for."""
+    """The number of the message that the record was made for."""

@@ -65,7 +65,7 @@ class Message(NamedTuple):
     topic: str
     key: Key
     value: Value
-    """JSON as a producer would send it; None for a tombstone; bytes unchanged."""
+    """The value that a producer would send, as JSON; None for a tombstone; bytes are sent unchanged."""
     timestamp_ms: int
     headers: Headers = ()
     partition: int = 0

@@ -45,7 +45,7 @@ class OnError(StrEnum):
     """The treatment of a message for which the user's code raises an exception."""
 
     DEAD_LETTER = "dead_letter"
-    """It goes to the dead letters, and everything done for it is undone."""
+    """The message goes to the dead letters, and everything done for it is undone."""
 
     FAIL = "fail"
     """The writer stops, and continues with this message when it is restarted."""
@@ -55,10 +55,10 @@ class Late(StrEnum):
     """The treatment of a record that a processor drops because it is late."""
 
     DROP = "drop"
-    """It is left out and counted; its message's other output stays."""
+    """The record is left out and counted; its message's other output stays."""
 
     DEAD_LETTER = "dead_letter"
-    """Its message goes to the dead letters, with all of its output undone."""
+    """The record's message goes to the dead letters, with all of the message's output undone."""
 
 
 class Topology:

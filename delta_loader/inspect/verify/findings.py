@@ -47,7 +47,7 @@ class PartitionReport:
     highest: int | None = None
     dead_letters: int | None = None
     counted_records: int | None = None
-    """Records that the commits say they loaded; None when some do not count."""
+    """Records that the commits say they loaded; None when some commits have no counts."""
     counted_tombstones: int | None = None
     counted_filtered: int | None = None
     proved: bool = False
@@ -64,7 +64,7 @@ class VerifiedStream:
     findings: tuple[Finding, ...] = ()
     failure: str | None = None
     routed: Mapping[str, int] = field(default_factory=dict)
-    """The existing tables of its routes, with the versions that were verified."""
+    """The existing tables of the stream's routes, with the versions that were verified."""
 
     @property
     def faults(self) -> tuple[Finding, ...]:

@@ -45,7 +45,7 @@ class LoadedSpan:
     has_offset_statistics: bool = True
     """Whether the rows may name their records: false if no file of the commit has offsets in its statistics."""
     other_tables: tuple[str, ...] = ()
-    """The URLs of the other tables that the commit names; none in an older release's."""
+    """The URLs of the other tables that the commit names; a commit of an older release names none."""
 
 
 @dataclass(frozen=True, slots=True)

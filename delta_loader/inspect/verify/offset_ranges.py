@@ -25,15 +25,15 @@ class OffsetRange:
     replacements: tuple[ReplacedSpan, ...]
     dead_letter_replacements: tuple[ReplacedSpan, ...]
     routed_replacements: tuple[ReplacedSpan, ...] = ()
-    """In the tables of the stream's routes, by the same requests as those in the main table."""
+    """The replacements in the tables of the stream's routes, by the same requests as those in the main table."""
     is_merged: bool = False
-    """Whether events were merged into its table with it or later (rule 2)."""
+    """Whether events were merged into the range's table with the range or later (rule 2)."""
     route_loads: tuple[LoadedSpan, ...] = ()
-    """Its loads into the known tables of the stream's routes."""
+    """The loads of the range into the known tables of the stream's routes."""
 
     @property
     def version(self) -> int:
-        """The version that loaded its start."""
+        """The version that loaded the start of the range."""
         replacements = (*self.replacements, *self.dead_letter_replacements)
         return min([*(load.version for load in self.loaded), *(replacement.version for replacement in replacements)])
 
@@ -72,7 +72,7 @@ class OffsetRange:
 
     @property
     def lacks_offset_statistics(self) -> bool:
-        """Whether no file that was added for it has offsets in its statistics: its rows may not name their records."""
+        """Whether no file added for the range has offsets in its statistics: its rows may not name their records."""
         own = [load for load in self.loaded if not load.is_foreign]
         return bool(own) and not any(load.has_offset_statistics for load in own)
 

@@ -21,9 +21,9 @@ class Explained:
 
     rows: int = 0
     removals: dict[tuple[str, int], Removal] = field(default_factory=dict)
-    """By table and version."""
+    """The commits that removed rows, by table and version."""
     nameless: int = 0
-    """Rows of ranges that were loaded without offset columns."""
+    """The number of rows in ranges that were loaded without offset columns."""
 
     def nameless_findings(self, tables: Tables, nameless: int) -> Iterator[Finding]:
         """Whether the tables have as many rows without offsets, ``nameless``, as were loaded."""
@@ -81,7 +81,7 @@ class FilteredRecords:
     """Records that Kafka has and no table has, in offset ranges with filtered records."""
 
     spans: Sequence[Span] = ()
-    """Such offset ranges, in order."""
+    """The offset ranges with filtered records, in order."""
     tally: SpanTally = field(default_factory=lambda: SpanTally(()))
 
     @classmethod
@@ -118,12 +118,12 @@ class BucketTotals:
     twice_dead: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
     both: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
     missing: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
-    """Records that Kafka has and neither table has, except for `left_out`."""
+    """Records that Kafka has and no table of the stream has, as a row or a dead letter; without `left_out`."""
     left_out: FilteredRecords = field(default_factory=FilteredRecords)
     vanished: int = 0
-    """Offsets that a table has and Kafka no longer has, above Kafka's first one."""
+    """Offsets above Kafka's first one that a table has and Kafka no longer has."""
     expired: int = 0
-    """Offsets that a table has below Kafka's first one."""
+    """Offsets below Kafka's first one that a table has."""
     other_times: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
     """Offsets whose timestamp in Kafka differs from the tables'."""
     same_times: int = 0
@@ -146,15 +146,15 @@ class Tables:
     dead_letters_url: str
     shape: Shape = field(default_factory=Shape)
     routed: tuple[Ledger, ...] = ()
-    """Of the existing tables of its routes, and of those that its commits name."""
+    """The ledgers of the existing tables of the stream's routes, and of route tables that its commits name."""
     former_dead_letters: tuple[Ledger, ...] = ()
-    """Of the tables for dead letters that it had before."""
+    """The ledgers of the tables for dead letters that the stream had before."""
     unread: frozenset[str] = frozenset()
-    """Tables that its commits name, and that it no longer names, which could not be read."""
+    """Tables that could not be read: the stream's commits name them, and its settings no longer do."""
     is_whole: bool = True
-    """Whether all tables that the settings name for its rows exist."""
+    """Whether all tables that the settings name for the stream's rows exist."""
     deferred: tuple[DeferredRange, ...] = ()
-    """The ranges that tables may still lack (rule 5)."""
+    """The ranges that secondary tables may still lack (rule 5)."""
 
     def offset_ranges(self, partition: TopicPartition) -> list[OffsetRange]:
         """The offset ranges of one Kafka partition, in order."""

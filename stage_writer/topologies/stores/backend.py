@@ -42,7 +42,7 @@ class Changes:
 
 Space = str
 SpaceChanges = dict[bytes, "bytes | None"]
-"""The last value of each key that has changed; None where it was deleted."""
+"""The last value of each key that has changed; None for a key that was deleted."""
 
 
 class Backend(Protocol):

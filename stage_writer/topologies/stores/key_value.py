@@ -7,7 +7,7 @@ from stage_writer.topologies.stores.layers import Layers, Rising
 from stage_writer.topologies.stores.values import Value, value_from_bytes, value_to_bytes
 
 FIRST_KEY = b"\x01"
-"""Keys below it are the store's internal entries."""
+"""The first key of a user's entry: keys below it are the store's internal entries."""
 
 
 class KeyValueStore:

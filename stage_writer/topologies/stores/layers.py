@@ -24,7 +24,7 @@ from sortedcontainers import SortedList
 from stage_writer.topologies.stores.backend import Backend, Space, SpaceChanges
 
 IndexKeyOf = Callable[[bytes], "bytes | None"]
-"""Where a key stands in an order; None when it is not in it."""
+"""The place of a key in the index's order; None for a key that is not in the index."""
 NumberCodec = tuple[Callable[[int], bytes], Callable[[bytes], int]]
 
 
@@ -35,7 +35,7 @@ class Missing(Enum):
 
 
 MISSING: Final = Missing.MISSING
-"""A layer has no entry for a key; None says that the key was deleted."""
+"""The value of a key for which a layer has no entry. (None says that the key was deleted.)"""
 Entry = tuple[bytes, bytes]
 
 

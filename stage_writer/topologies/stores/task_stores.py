@@ -33,7 +33,7 @@ from stage_writer.topologies.stores.layers import Entry, Index, Journal, Layers
 TASK_STORE = "__task"
 """A key-value store that each task has for the engine's use."""
 _SHAPE = "\n"
-"""Separates a mark from the stores that it was made with."""
+"""Separates a mark from the names of the stores that the mark was made with."""
 SnapshotEntry = tuple[Space, bytes, bytes]
 
 

@@ -22,7 +22,7 @@ Value: TypeAlias = Any  # a processor's type; see rule 1 for which are allowed
 _TUPLE, _WINDOWED, _INTEGER, _DECIMAL, _DATE, _DATETIME, _ZONED, _TIME, _TIMEDELTA = range(1, 10)
 _MICROSECOND = timedelta(microseconds=1)
 _plain = msgpack.Packer(strict_types=True)
-"""For the types that MessagePack supports itself. It calls no Python code, so threads may share it."""
+"""The packer for types that MessagePack supports itself. It calls no Python code, so threads may share it."""
 
 
 def value_to_bytes(value: object) -> bytes:

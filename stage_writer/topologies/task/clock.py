@@ -34,11 +34,11 @@ Heap = list[tuple[int, int, "Timer"]]
 Journal = list[tuple["Timer", bool]]
 Saved = tuple[Heap, list[bool]]
 Name = tuple[str, int]
-"""A node, and the index of its punctuation."""
+"""The name of a node, and the index of the punctuation among the node's."""
 
 
 NEVER_MS = 2**63
-"""After the last possible time of a message."""
+"""A time after the last possible time of a message."""
 NO_TIME_MS = -1
 
 
@@ -50,11 +50,11 @@ class Timer:
     interval_ms: int
     callback: Punctuator
     journal: Journal
-    """Records its changes: itself, and whether it was cancelled before (a new one counts as cancelled)."""
+    """Records changes: the timer, and whether it was cancelled before (a new timer counts as cancelled)."""
     cancelled: bool = False
 
     def cancel(self) -> None:
-        """Stop calling it."""
+        """Stop calling the callback."""
         if not self.cancelled:
             self.journal.append((self, False))
             self.cancelled = True
@@ -65,7 +65,7 @@ class Timers:
     journal: Journal = field(default_factory=list)
     """Timers scheduled and cancelled in this message."""
     heap: Heap = field(default_factory=list)
-    """When each is due next, its number, and the timer."""
+    """For each timer: when it is due next, its number, and the timer itself."""
     numbers: int = 0
 
     @property

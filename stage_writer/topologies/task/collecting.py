@@ -21,12 +21,12 @@ class Collected:
     index: list[int] = field(default_factory=list)
     values: list[dict[str, Any]] = field(default_factory=list)
     punctuated: list[tuple[int, int]] = field(default_factory=list)
-    """The index ranges ``[start, end)`` of what punctuations gave."""
+    """The index ranges ``[start, end)`` of the dicts that punctuations gave."""
     check: Callable[[dict[str, Any]], None] | None = None
-    """Raises for an incompatible dict, right after it is recorded; None while all are checked together at the end."""
+    """Raises for an incompatible dict, right after recording; None while all dicts are checked together at the end."""
 
     def is_punctuated(self, index: int) -> bool:
-        """Whether a punctuation produced it."""
+        """Whether a punctuation gave the dict at this index."""
         last = bisect_right(self.punctuated, index, key=itemgetter(0)) - 1
         return last >= 0 and index < self.punctuated[last][1]
 

@@ -44,9 +44,9 @@ class Early:
     """The results of the sources and early steps for one input, in topology order (depth first)."""
 
     exits: list[Exit] = field(default_factory=list)
-    """The result of the source, and those of its steps in the order of `Graph.entries`."""
+    """The result of the source, and the results of its steps in the order of `Graph.entries`."""
     rejects: list[Reject] = field(default_factory=list)
-    """By the messages' numbers."""
+    """The refused messages, by their numbers."""
 
     def left_out(self, covered: NDArray[np.bool_]) -> Exit:
         """The messages that no processor receives. The first exit is the source's."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 Timed = tuple[int, int, int, int, Record]
-"""The message's number, its place in the input, its time, the highest time of those left out before, the record."""
+"""The message's number, its place in the input, its time, the highest time of messages left out before, the record."""
 
 
 def _no_target(record: Record) -> None:

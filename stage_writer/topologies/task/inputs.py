@@ -26,15 +26,15 @@ class Input:
     """
     offsets: Index
     timestamps_ms: Index
-    """`NO_TIMESTAMP` where Kafka has none."""
+    """The messages' timestamps; `NO_TIMESTAMP` for a message that has none in Kafka."""
     keys: pa.Array
-    """Bytes, or null."""
+    """The messages' keys, as bytes or null."""
     rows: pa.Table
     """The source's columns, a row for each message; for a source of plain JSON one column, the messages' bytes."""
     is_null: Mask
-    """The tombstones, whose rows have no meaning."""
+    """Whether a message is a tombstone, so that its row has no meaning."""
     headers: Sequence[KafkaHeaders | None] | None = None
-    """None when no node uses them (`BuiltTopology.needs_headers`)."""
+    """The messages' headers; None when no node uses headers (`BuiltTopology.needs_headers`)."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -49,12 +49,12 @@ class Output:
     """The result for the inputs of a task. A message that appears nowhere in it was filtered."""
 
     tables: dict[str, tuple[Index, pa.Table]] = field(default_factory=dict)
-    """By the name of a sink's table, of those that have rows: the messages' numbers, rising, and the rows."""
+    """For each sink's table that gets rows, by its name: the messages' numbers, rising, and the rows."""
     topics: list[TopicRecord] = field(default_factory=list)
-    """In the order in which they were made."""
+    """The records for Kafka topics, in the order in which they were made."""
     rejects: list[Reject] = field(default_factory=list)
-    """One for each refused message, by its number, rising; it has no other output."""
+    """One reject for each refused message, by the message's number, rising. A refused message has no other output."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Records that processors dropped, by reason."""
+    """The number of records that processors dropped, by reason."""
     wants_commit: bool = False
     """A processor requested a flush."""

@@ -18,7 +18,7 @@ from stage_writer.topologies.task.graph import Graph
 Rejects = dict[int, Reject]
 
 _WITH_LEFT_OUT = 2
-"""Feeds: one to process, and one of which only the times count."""
+"""The number of feeds: one to process, and one of messages that were left out, whose times still count."""
 _REMEDY = "fix the topology's code; the writer then continues with this message"
 
 

@@ -74,11 +74,11 @@ class JoinKind(Enum):
     """Which rows a join of tables has."""
 
     INNER = auto()
-    """Rows of keys that both tables have."""
+    """The rows of keys that both tables have."""
     LEFT = auto()
-    """Rows of keys that the left table has."""
+    """The rows of keys that the left table has."""
     OUTER = auto()
-    """Rows of keys that either table has."""
+    """The rows of keys that either table has."""
 
 
 class JoinedTable(Table):
