@@ -8,6 +8,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def agreeing(number: int, singular: str, plural: str) -> str:
+    """The form of a verb for a number of things: `is`, `are`."""
+    return singular if number == 1 else plural
+
+
 def size_text(size_bytes: int) -> str:
     """Bytes in the unit that gives the shortest number: `1.5 MiB`."""
     for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):

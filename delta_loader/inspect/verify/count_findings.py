@@ -11,6 +11,7 @@ Rules:
 
 from collections.abc import Iterator, Sequence
 
+from common.sizes import counted
 from common.spans import Span, TopicPartition
 from delta_loader.inspect.verify.findings import Finding, Verdict
 from delta_loader.inspect.verify.reconcile_facts import FilteredRecords, Tables
@@ -29,7 +30,7 @@ def filtered_findings(
         if offset_range.is_merged:
             continue
         have, most = left_out.tally.within(offset_range.span), offset_range.filtered(may_be=shape.filters)
-        text = f"Kafka has {have:,} records of {offset_range.span} of {partition} that are in neither table"
+        text = f"Kafka has {counted(have, 'record')} of {offset_range.span} of {partition} that neither table has"
         if have and most is None:
             text += "; the commits that loaded the others do not count those that `where` filtered out"
             yield Finding(Verdict.UNPROVED, "filtered_uncounted", text, tables.url, partition, (offset_range.span,))
@@ -52,13 +53,13 @@ def exploded_findings(tables: Tables, partition: TopicPartition, extra_rows: int
     shape = tables.shape.of(offset_ranges)
     if not shape.explodes:
         return
-    counted = [offset_range.exploded(may_be=True) for offset_range in offset_ranges]
-    staged = sum(counts for counts in counted if counts is not None)
-    text = f"{partition} has {extra_rows:,} more rows than records"
+    counts = [offset_range.exploded(may_be=True) for offset_range in offset_ranges]
+    staged = sum(count for count in counts if count is not None)
+    text = f"{partition} has {counted(extra_rows, 'row')} more than records"
     unreadable = any(
         offset_range.is_merged or offset_range.other_tables & tables.unread for offset_range in offset_ranges
     )
-    if None in counted or (unreadable and extra_rows < staged):
+    if None in counts or (unreadable and extra_rows < staged):
         text += "; not every commit that loaded them counts the rows per record"
         yield Finding(Verdict.UNPROVED, "exploded_uncounted", text, tables.url, partition)
     elif extra_rows > staged:

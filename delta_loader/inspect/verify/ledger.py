@@ -21,6 +21,7 @@ Rules:
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from common.sizes import counted
 from common.spans import Offset, Position, Span, TopicPartition, position_after
 from common.stage.markers import TableKind
 from common.tables.commit_metadata import CommitMetadata, Resolved
@@ -172,7 +173,7 @@ class Ledger:
     def _take_arrangement(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
         before, after = total_rows(removed), version.added_rows
         if removed and before is not None and after is not None and before != after:
-            text = f"version {version.version} ({version.words}) removed {before:,} rows and added {after:,}"
+            text = f"version {version.version} ({version.words}) removed {counted(before, 'row')} and added {after:,}"
             self._fault("rows_changed_on_the_way", text, version, files=tuple(file.path for file in version.added))
 
     def _take_foreign(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
@@ -182,7 +183,7 @@ class Ledger:
             by_right = version.operation in _BY_RIGHT
             self.removals.append(Removal(version.version, version.words, by_right, gone, removed))
         elif after is None or after > 0:
-            rows = "rows" if after is None else f"{after:,} rows"
+            rows = "rows" if after is None else counted(after, "row")
             text = f"version {version.version} ({version.words}) added {rows} that no writer staged"
             self._find(Verdict.NOTED, "foreign_rows", text, version)
 
@@ -310,16 +311,16 @@ class Ledger:
         for partition, counts in metadata.counts.items():
             if not counts.add_up:
                 text = (
-                    f"version {version.version} counts {counts.records:,} records of {partition}, and "
-                    f"{counts.records_with_rows:,} with rows, {counts.dead_letters:,} dead letters, "
-                    f"{counts.tombstones:,} tombstones, {counts.filtered:,} filtered"
+                    f"version {version.version} counts {counted(counts.records, 'record')} of {partition}, and "
+                    f"{counts.records_with_rows:,} with rows, {counted(counts.dead_letters, 'dead letter')}, "
+                    f"{counted(counts.tombstones, 'tombstone')}, {counts.filtered:,} filtered"
                 )
                 self._fault("counts_do_not_add_up", text, version, partition, (metadata.spans[partition],))
-        counted = sum(
+        expected = sum(
             count.dead_letters if self._dead_letters else count.rows_here for count in metadata.counts.values()
         )
-        if rows is not None and counted != rows and not self._merged and not _merges(version, metadata):
-            text = f"version {version.version} counts {counted:,} rows, and its files hold {rows:,}"
+        if rows is not None and expected != rows and not self._merged and not _merges(version, metadata):
+            text = f"version {version.version} counts {counted(expected, 'row')}, and its files hold {rows:,}"
             self._fault("files_differ_from_counts", text, version, files=tuple(file.path for file in version.added))
 
     def _take_replacements(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:

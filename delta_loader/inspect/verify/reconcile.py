@@ -22,7 +22,7 @@ Rules:
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 
-from common.sizes import counted
+from common.sizes import agreeing, counted
 from common.spans import Position, Span, TopicPartition
 from delta_loader.inspect.verify.count_findings import filtered_findings
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict
@@ -178,19 +178,19 @@ def _difference(
     expected, have = numbers
     span = offset_range.span
     url = tables.dead_letters_url if dead else tables.url
-    what, location = ("dead letters" if dead else "rows"), f"{span} of {partition}"
+    what, location = ("dead letter" if dead else "row"), f"{span} of {partition}"
     if have > expected:
-        text = f"{location} has {have:,} {what}; {_versions(tables, offset_range)} staged {expected:,}"
+        text = f"{location} has {counted(have, what)}; {_versions(tables, offset_range)} staged {expected:,}"
         return _blamed_on_load("too_many_rows", text, tables, partition, offset_range, dead=dead)
     fewer = expected - have
-    missing = f"{fewer:,} of {expected:,} {what} in {location}"
+    missing, are = f"{fewer:,} of {counted(expected, what)} in {location}", agreeing(fewer, "is", "are")
     waiting = tables.tables_lacking(partition, span, dead=dead)
     if waiting:
-        text = f"{missing} are staged, and may be deferred for {', '.join(waiting)}"
+        text = f"{missing} {are} staged, and may be deferred for {', '.join(waiting)}"
         return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], partition, (span,))
     elsewhere = _elsewhere(tables, partition, offset_range, fewer, dead=dead)
     if elsewhere is not None:
-        text = f"{missing} are not in the tables that the stream names: {elsewhere}"
+        text = f"{missing} {are} not in the tables that the stream names: {elsewhere}"
         return Finding(Verdict.UNPROVED, "in_other_tables", text, url, partition, (span,))
     after = min((load.version for load in offset_range.loaded), default=-1)
     explanations = tables.dead_touching(partition, span) if dead else tables.touching(partition, span, after)
@@ -198,8 +198,8 @@ def _difference(
     if wrong:
         by, last = wrong[-1]
         text = (
-            f"{missing} are gone: version {last.version} ({last.words}) removed files that held them; "
-            f"{_versions(tables, offset_range)} had loaded them"
+            f"{missing} {are} gone: version {last.version} ({last.words}) removed files of that range, which "
+            f"{_versions(tables, offset_range)} had loaded"
         )
         files = last.touches(partition, span)
         return Finding(Verdict.FAULT, "rows_removed", text, by.url, partition, (span,), last.version, files)
@@ -208,9 +208,9 @@ def _difference(
         explained.removals |= {(by.url, removal.version): removal for by, removal in explanations}
         removals = [removal for _, removal in explanations]
         names = "; ".join(f"version {removal.version} ({removal.words})" for removal in removals[-3:])
-        text = f"{missing} were deleted by {names}"
+        text = f"{missing} {agreeing(fewer, 'was', 'were')} deleted by {names}"
         return Finding(Verdict.NOTED, "deleted", text, url, partition, (span,), removals[-1].version)
-    text = f"{missing} are missing: {_versions(tables, offset_range)} counted them, and no later commit removed them"
+    text = f"{missing} {are} missing: {_versions(tables, offset_range)} counted all, and no later commit removed any"
     return _blamed_on_load("rows_missing", text, tables, partition, offset_range, dead=dead)
 
 
@@ -237,14 +237,14 @@ def _replaced_as_counted(
         return  # changes of single offsets of a range are in the sum of the offset range
     span, counts = last.replaced.span, last.replaced.counts
     for tally, ledger, what, url, expected in (
-        (seen.rows, tables.rows, "rows", tables.url, counts.records_with_rows),
-        (seen.dead_letters, tables.dead_letters, "dead letters", tables.dead_letters_url, counts.dead_letters),
+        (seen.rows, tables.rows, "row", tables.url, counts.records_with_rows),
+        (seen.dead_letters, tables.dead_letters, "dead letter", tables.dead_letters_url, counts.dead_letters),
     ):
         have = tally.within(span)
         touched = tables.touching(partition, span) if ledger is tables.rows else []
         deleted = touched or (ledger is not tables.rows and tables.dead_touching(partition, span))
         if have > expected or (have < expected and not deleted):
-            text = f"{span} of {partition} has {have:,} {what}; version {last.version} replaced them with {expected:,}"
+            text = f"{span} of {partition} has {counted(have, what)}; version {last.version} put {expected:,} there"
             yield Finding(Verdict.FAULT, "replaced_otherwise", text, url, partition, (span,), last.version)
 
 
@@ -297,8 +297,8 @@ def _text(spans: Iterable[Span]) -> str:
 def _uncounted(tables: Tables, partition: TopicPartition, ranges: list[OffsetRange], unproved: int) -> Finding:
     last = [offset_range for offset_range in ranges if offset_range.expected(dead_letters=False) is None][-1]
     text = (
-        f"{unproved} of {len(ranges)} spans of {partition}, the last one {last.span}, were loaded by commits that do "
-        "not count their records: a missing row would go unnoticed there"
+        f"commits that do not count their records loaded {unproved} of {counted(len(ranges), 'span')} of {partition}, "
+        f"the last one {last.span}: a missing row would go unnoticed there"
     )
     return Finding(Verdict.UNPROVED, "not_counted", text, tables.url, partition, (last.span,))
 
@@ -324,13 +324,13 @@ def _unexplained_rows(
         older = history_start is None or start < history_start
         if older and not whole:
             text = (
-                f"{count:,} rows in {location} are older than the history, which begins with version "
-                f"{ledger.first_version}: none occurs twice; whether one is missing cannot be proved"
+                f"the table has {counted(count, 'row')} in {location} from before the history, which begins with "
+                f"version {ledger.first_version}: none occurs twice; whether one is missing cannot be proved"
             )
             yield Finding(Verdict.UNPROVED, "older_than_history", text, tables.url, partition)
         else:
             span = Span(Position(start), Position(max(start, seen.highest or start) + 1 if end is None else end))
-            text = f"{count:,} rows in {location} are in the table, but no commit of the loader added them"
+            text = f"the table has {counted(count, 'row')} in {location} that no commit of the loader added"
             yield Finding(Verdict.FAULT, "unknown_rows", text, tables.url, partition, (span,))
 
 
@@ -373,20 +373,19 @@ def kafka_findings(
     if unnamed:
         count = sum(span.positions for span in unnamed)
         text = (
-            f"{count:,} records of {partition} were loaded in rows that do not identify their records: which one "
-            "is missing, if any, cannot be proved"
+            f"commits loaded {counted(count, 'record')} of {partition} in rows that do not identify their records: "
+            "which one is missing, if any, cannot be proved"
         )
         yield Finding(Verdict.UNPROVED, "brought_without_offsets", text, tables.url, partition, tuple(unnamed))
     if deleted:
-        count = sum(span.positions for span in deleted)
-        text = f"{count:,} records of {partition} are in Kafka and in neither table; their deletion may be intended"
+        lacking = counted(sum(span.positions for span in deleted), "record")
+        text = f"Kafka has {lacking} of {partition} that neither table has; the deletion may be intended"
         yield Finding(Verdict.UNPROVED, "may_be_deleted", text, tables.url, partition, tuple(deleted))
     if lost:
         yield _lost(tables, partition, lost)
     if not seen.missing.is_whole:
-        text = (
-            f"{seen.missing.count:,} records of {partition} are in Kafka and in neither table; not all could be named"
-        )
+        lacking = counted(seen.missing.count, "record")
+        text = f"Kafka has {lacking} of {partition} that neither table has; not all could be named"
         yield Finding(Verdict.FAULT, "too_many_missing", text, tables.url, partition)
     yield from _kafka_differs(tables, partition, seen)
     filtered = list(filtered_findings(tables, partition, seen.left_out, excused))
@@ -432,7 +431,7 @@ def _nameless(ranges: Iterable[OffsetRange], seen: BucketTotals) -> list[tuple[S
 def _lost(tables: Tables, partition: TopicPartition, lost: list[Span]) -> Finding:
     count = sum(span.positions for span in lost)
     version = _loading_version(tables.rows, partition, lost[0])
-    text = f"Kafka has {count:,} records of {partition} that are in neither table: {_text(lost)}"
+    text = f"Kafka has {counted(count, 'record')} of {partition} that neither table has: {_text(lost)}"
     if version is not None:
         text += f"; version {version} says that it loaded the first of them"
     return Finding(Verdict.FAULT, "missing_from_tables", text, tables.url, partition, tuple(lost), version)
@@ -445,7 +444,8 @@ def _kafka_differs(tables: Tables, partition: TopicPartition, seen: BucketTotals
         text = f"Kafka ends at {seen.kafka_end} of {partition}, before the table's {position}: the topic lost records"
         yield Finding(Verdict.FAULT, "kafka_went_back", text, tables.url, partition, (Span(seen.kafka_end, position),))
     if seen.vanished:
-        text = f"{seen.vanished:,} records of {partition} are in a table and no longer in Kafka (compacted or deleted)"
+        vanished = counted(seen.vanished, "record")
+        text = f"a table has {vanished} of {partition} that Kafka no longer has (compacted or deleted)"
         yield Finding(Verdict.NOTED, "gone_from_kafka", text, tables.url, partition)
 
 
@@ -453,12 +453,12 @@ def _older_in_kafka(tables: Tables, partition: TopicPartition, older: Ranges) ->
     """Records that Kafka has from before the first span of the history."""
     ledger = tables.rows
     if older.count and ledger.first_version == 0 and not ledger.is_copy:
-        text = f"{older.count:,} records that Kafka has of {partition} lie before the chain's beginning"
+        text = f"Kafka has {counted(older.count, 'record')} of {partition} from before the chain's beginning"
         yield Finding(Verdict.NOTED, "before_the_chain", text, tables.url, partition, tuple(older.spans))
     elif older.count:
         text = (
-            f"{older.count:,} records that Kafka has of {partition} are in neither table and are older than the "
-            "history: whether they were ever loaded cannot be proved"
+            f"Kafka has {counted(older.count, 'record')} of {partition} from before the history that neither table "
+            "has: whether they were ever loaded cannot be proved"
         )
         yield Finding(Verdict.UNPROVED, "missing_before_history", text, tables.url, partition, tuple(older.spans))
 

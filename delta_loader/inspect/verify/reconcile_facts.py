@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from common.sizes import counted
 from common.spans import Position, Span, TopicPartition
 from common.tables.deferred_ranges import DeferredRange
 from delta_loader.inspect.verify.findings import Finding, Verdict
@@ -29,12 +30,13 @@ class Explained:
         """Whether the tables have as many rows without offsets, ``nameless``, as were loaded."""
         if nameless > self.nameless:
             more, foreign = nameless - self.nameless, any(ledger.has_foreign_rows for ledger in tables.row_ledgers)
-            text = f"{more:,} rows do not identify a record of Kafka: another program added them"
+            text = f"another program added {counted(more, 'row')} without the identity of a record of Kafka"
             verdict = Verdict.NOTED if foreign or not self.nameless else Verdict.FAULT
             yield Finding(verdict, "rows_without_offsets", text, tables.url)
         elif self.nameless:
             text = (
-                f"{nameless:,} rows do not identify a record; commits without offset columns loaded {self.nameless:,}"
+                f"the tables have {counted(nameless, 'row')} without the identity of a record; commits without offset "
+                f"columns loaded {self.nameless:,}"
             )
             removals = [removal for ledger in tables.row_ledgers for removal in ledger.removals]
             verdict, kind = Verdict.PROVED, "rows_reconciled"
@@ -53,10 +55,11 @@ class Explained:
             str(version) if table == url else f"{version} of {table}" for table, version in sorted(self.removals)
         )
         if self.rows and None in taken:
-            text = f"{self.rows:,} rows may have been deleted by version {names}, whose files do not say how many"
+            rows = counted(self.rows, "row")
+            text = f"{rows} may have been deleted by version {names}, whose files do not say how many"
             yield Finding(Verdict.UNPROVED, "deleted_uncounted", text, url)
         elif self.rows > most:
-            text = f"{self.rows:,} rows are missing, but the versions {names} deleted only {most:,}"
+            text = f"the tables lack {counted(self.rows, 'row')}, of which version {names} deleted only {most:,}"
             yield Finding(Verdict.FAULT, "more_missing_than_deleted", text, url, version=max(self.removals)[1])
 
 

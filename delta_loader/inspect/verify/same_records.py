@@ -15,6 +15,7 @@ Rules:
 from collections.abc import Callable, Iterable
 
 from common.remedies import CONFIG, repair
+from common.sizes import agreeing, counted
 from common.spans import Span, TopicPartition
 from delta_loader.inspect.verify.findings import Finding, Verdict
 from delta_loader.inspect.verify.offset_ranges import OffsetRange, joined_spans
@@ -57,10 +58,10 @@ def other_records(
 ) -> Finding:
     """The fault that records have other timestamps in Kafka; names the first record's, in milliseconds."""
     spans = tuple(seen.other_times.spans)
-    start = spans[0].start
+    start, count = spans[0].start, seen.other_times.count
     text = (
-        f"{seen.other_times.count:,} records of {partition} have another timestamp in Kafka than in the tables, the "
-        f"first one at {start} ({_words(kafka_ms)} in Kafka, {_words(loaded_ms)} "
+        f"{counted(count, 'record')} of {partition} {agreeing(count, 'has', 'have')} another timestamp in Kafka than "
+        f"in the tables, the first one at {start} ({_words(kafka_ms)} in Kafka, {_words(loaded_ms)} "
         "in the tables): Kafka lost records "
         "that were loaded, and has others in their place (an unclean leader election, or brokers restored from a copy)"
         f"; a record before {start} may differ, too, if it has the same timestamp "
@@ -73,8 +74,8 @@ def other_records(
 def compared(seen: BucketTotals) -> str:
     """A sentence about which parts of the records, other than offsets, were compared (rule 2)."""
     left = [
-        f"the timestamps of {seen.without_times:,} others" if seen.without_times else "",
-        f"{seen.expired:,} loaded records that Kafka no longer has" if seen.expired else "",
+        f"the timestamps of {counted(seen.without_times, 'other')}" if seen.without_times else "",
+        f"{counted(seen.expired, 'loaded record')} that Kafka no longer has" if seen.expired else "",
         "contents",
     ]
     named = [problem for problem in left if problem]

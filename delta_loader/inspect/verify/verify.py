@@ -30,6 +30,7 @@ from common.schema.ddl import backticks
 from common.settings import Settings, Stream
 from common.settings.envelopes import is_envelope_open, may_have_several_rows
 from common.settings.merging import merge_by_of
+from common.sizes import agreeing, counted
 from common.spans import Position, Span, Topic, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
@@ -243,10 +244,10 @@ class Verifier:
             names = sorted(waiting.items(), key=lambda item: (item[1], item[0]))
             paths, version = tuple(path for path, _ in names), names[0][1]
             text = (
-                f"{len(names):,} data files are gone (a VACUUM without retention can delete staged files): "
-                f"{_files(names)}. Restore the table to before them (RESTORE TABLE {delta_table(ledger.url)} TO "
-                f"VERSION AS OF {version - 1}), and load again what that removes (`bootstrap accept {CONFIG} --stream "
-                f"{quoted(ledger.ids.app_id)} --replay --yes`)"
+                f"{counted(len(names), 'data file')} {agreeing(len(names), 'is', 'are')} gone (a VACUUM without "
+                f"retention can delete staged files): {_files(names)}. Restore the table to the version before "
+                f"(RESTORE TABLE {delta_table(ledger.url)} TO VERSION AS OF {version - 1}), and load again what that "
+                f"removes (`bootstrap accept {CONFIG} --stream {quoted(ledger.ids.app_id)} --replay --yes`)"
             )
             yield Finding(Verdict.FAULT, "files_gone", text, ledger.url, version=version, files=paths)
 
@@ -287,7 +288,7 @@ class Verifier:
             by = merge_by_of(stream.at(ledger.url))
             findings += () if by is None else self._keys_twice(stream, ledger, by)
             for removal in (removal for removal in ledger.removals if removal.rows and not removal.by_right):
-                text = f"version {removal.version} ({removal.words}) removed {removal.rows:,} rows"
+                text = f"version {removal.version} ({removal.words}) removed {counted(removal.rows or 0, 'row')}"
                 findings.append(Finding(Verdict.UNPROVED, "rows_removed", text, ledger.url, version=removal.version))
         return _by_the_log(tables.rows), findings
 
@@ -338,11 +339,11 @@ class Verifier:
         )
         foreign = tables.deferred or any(ledger.has_foreign_rows for ledger in tables.row_ledgers)
         if expected is not None and expected == have:
-            text = f"the table has {have:,} rows, as many as the commits loaded"
+            text = f"the table has {counted(have, 'row')}, as many as the commits loaded"
             findings.append(Finding(Verdict.PROVED, "rows_reconciled", text, tables.url))
         elif expected is not None:
             verdict = Verdict.UNPROVED if foreign else Verdict.FAULT
-            text = f"the table has {have:,} rows, but the commits loaded {expected:,}"
+            text = f"the table has {counted(have, 'row')}, but the commits loaded {expected:,}"
             if foreign:
                 text += (
                     "; some are deferred" if tables.deferred else "; another program has added or deleted rows since"
@@ -535,7 +536,9 @@ def _duplicates(
             repeated = offsets.loaded_twice(partition, ranges.spans)
             names = _known(ledgers, {file for _, files in repeated for file in files})
             versions = [version for _, version in names if version is not None]
-            text = f"{_places([offset for offset, _ in repeated])} of {partition} occur more than once: {_files(names)}"
+            offsets_named = _places([offset for offset, _ in repeated])
+            occur = agreeing(len(repeated), "occurs", "occur")
+            text = f"{offsets_named} of {partition} {occur} more than once: {_files(names)}"
             spans = tuple(Span(Position(offset), Position(offset + 1)) for offset, _ in repeated)
             last = max(versions, default=None)
             yield Finding(
@@ -543,11 +546,12 @@ def _duplicates(
             )
     if seen.both.count:
         offsets_named = ", ".join(map(str, seen.both.spans[:_NAMED]))
-        text = f"{seen.both.count:,} records of {partition} are both rows and dead letters: {offsets_named}"
+        records = counted(seen.both.count, "record")
+        text = f"{partition} has {records} with both a row and a dead letter: {offsets_named}"
         verdict = Verdict.FAULT
         if explodes and tables.routed:  # a record goes to several tables, and one of them may refuse it
             verdict = Verdict.UNPROVED
-            text += "; this is correct only if one of their tables refused them"
+            text += "; this is correct only if one of a record's tables refused it"
         yield Finding(verdict, "row_and_dead_letter", text, tables.url, partition, tuple(seen.both.spans))
 
 
@@ -580,4 +584,4 @@ def _places(offsets: Sequence[int]) -> str:
         else:
             runs.append([offset, offset])
     named = [str(low) if low == high else f"{low} to {high}" for low, high in runs[:_NAMED]]
-    return f"{len(offsets):,} offsets ({', '.join(named)}{' …' if len(runs) > _NAMED else ''})"
+    return f"{counted(len(offsets), 'offset')} ({', '.join(named)}{' …' if len(runs) > _NAMED else ''})"

@@ -46,7 +46,7 @@ def _partition_line(partition: PartitionReport) -> str:
     if partition.rows is not None:
         parts.append(f"{counted(partition.rows, 'row')}, {counted(partition.dead_letters or 0, 'dead letter')}")
         if partition.counted_records is not None:
-            parts[-1] += f", {partition.counted_tombstones or 0:,} tombstones"
+            parts[-1] += f", {counted(partition.counted_tombstones or 0, 'tombstone')}"
             parts[-1] += f", {partition.counted_filtered:,} filtered" if partition.counted_filtered else ""
             parts[-1] += f"; {counted(partition.counted_records, 'record')} staged"
         if partition.lowest is not None:

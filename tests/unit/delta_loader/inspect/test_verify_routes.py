@@ -218,7 +218,8 @@ def test_record_lost_from_one_table_is_a_fault(logs: Logs) -> None:
     report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8]}))
     assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]
     (fault,) = (each for each in report.findings if each.verdict is Verdict.FAULT)
-    assert fault.text.endswith("counted them, and no later commit removed them")
+    assert " of orders/0 is missing: " in fault.text  # one row
+    assert fault.text.endswith("counted all, and no later commit removed any")
 
 
 def test_delete_from_a_routes_table_is_noted(logs: Logs) -> None:
