@@ -258,8 +258,9 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
         return [*lines, "  nothing is staged"]
     lines.append(f"  {'partition':<32}{'staged to':>14}{'loaded to':>14}{'lag':>12}{'Kafka end':>14}{'Kafka lag':>12}")
     for partition in stream.partitions:
-        figures = (partition.staged_to, partition.loaded_to, partition.lag, partition.kafka_end, partition.kafka_lag)
-        cells = [("–" if figure is None else f"{figure:,}") for figure in figures]
+        places = ("nothing" if place is None else f"{place:,}" for place in (partition.staged_to, partition.loaded_to))
+        figures = (partition.lag, partition.kafka_end, partition.kafka_lag)
+        cells = [*places, *("–" if figure is None else f"{figure:,}" for figure in figures)]
         widths = (14, 14, 12, 14, 12)
         row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
         lines.append(f"  {partition.partition!s:<32}{row}")

@@ -31,6 +31,12 @@ def test_long_backlog_is_staged_to_its_last_marker(staging: Staging) -> None:
     assert (partition.staged_to, partition.waiting_markers) == (40, 40)
 
 
+def test_partition_that_was_never_loaded_says_so(staging: Staging) -> None:
+    staging.flush(0, 0, 10)
+    line = next(line for line in to_text([status_of(staging)]).splitlines() if "orders/0" in line)
+    assert line.split() == ["orders/0", "10", "nothing", "–", "–", "–"]
+
+
 @pytest.mark.parametrize(("kafka_columns", "held"), [(True, None), (False, "straddle")])
 def test_marker_that_straddles_the_position_is_held_without_offsets(
     staging: Staging, *, kafka_columns: bool, held: str | None
