@@ -2,21 +2,22 @@
 
 Rules:
 
-1. A claim creates the marker exclusively. It is worth continuing from only if the marker before it was still there
-   *after* it, with the bytes that the flush continued from: markers are settled from the low end, so a late writer that
-   takes a freed position finds its predecessor gone, or another late writer's in its place, and stops there. The first
-   claim of a chain has nothing before it, and a settled marker may reappear through a duplicated request: so nothing
-   may be above a claim either, because the last marker is never settled. So no stray is ever continued, and the marker
-   with the highest start is always the chain's end. (model/ shows that anything weaker fails.)
+1. A claim creates the marker exclusively. A writer continues from its claim only if the marker before it was still
+   there *after* the claim, with the bytes that the flush continued from. Markers are settled from the low end. A late
+   writer that takes a freed position therefore finds its predecessor gone, or another late writer's in its place, and
+   stops there. The first claim of a chain has nothing before it, and a settled marker may reappear through a duplicated
+   request. So nothing may be above a claim either, because the last marker is never settled. No stray is therefore ever
+   continued, and the marker with the highest start is always the chain's end. (model/ shows that anything weaker
+   fails.)
 2. A claim behind a marker that an operator has put aside is withdrawn: the chain was rewound, and reading restarts at
    its new end. A byte-identical copy below ``stray/`` distinguishes such a marker from a settled one; copies that the
-   loader makes of late claims have other names. A partition's only marker is never withdrawn where it has no origin,
-   even if there is a copy: it may be the only record of where reading continues.
+   loader makes of late claims have other names. A partition's only marker is never withdrawn where the partition has no
+   origin, even if there is a copy: the marker may be the only record of where reading continues.
 3. Markers from before the chain's newest origin are ignored (common/stage/chain_origins.py, rules 3 and 7): they are of
    a topic that no longer exists, or a late request created them again.
-4. The first claim of a chain has no marker before it that could show a rewind. The chain's origin is read before it
-   and after it: where an operator has moved the origin, or made a marker, the partition is started again. A claim that
-   comes between is not loaded (delta_loader/plan/plan.py, rule 3).
+4. The first claim of a chain has no marker before it that could show a rewind. The chain's origin is therefore read
+   before and after this claim. If an operator has moved the origin, or made a marker, the partition is started again. A
+   claim that comes in between is not loaded (delta_loader/plan/plan.py, rule 3).
 """
 
 from collections.abc import Iterable

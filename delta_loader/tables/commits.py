@@ -4,17 +4,17 @@ Rules:
 
 1. A commit adds data files and txn actions together. It depends on ``expected``: the last offsets that the plan saw.
    The code that carries it out reads them again inside Delta's transaction, so two loaders cannot both succeed.
-   The first commit to a table requires that both names that a chain's txn action may have are absent: another config
+   The first commit to a table requires that both names that a chain's txn action may have are absent. Another config
    under the same app_id, with more topics or fewer, may be about to make its own first commit. A chain's other
    generations must be as they were too: another stage may be about to load one (common/tables/identity.py, rule 8).
 2. A txn action's version is the last offset loaded, under the app id of common/tables/transactions.py.
 3. Every marker moves the txn action of the stream's main table, even a marker without rows. The secondary tables (those
    of its routes and the one for dead letters) get a commit only for markers that have files for them, and get it
    *before* the main table. The main table's txn action alone therefore says that a marker is in all tables, except for
-   the deferred ranges that it names (load/deferred.py). A table that receives nothing costs nothing: a txn action that
-   lags behind is not a gap.
-4. A load starts at its run's start, which is the main table's position. A secondary table that is further ahead, after
-   a crash between two commits and a rebuilt chain, gets only the positions after its own.
+   the deferred ranges that it names (load/deferred.py). A table that receives nothing costs nothing, and its txn action
+   lags behind, which is not a gap.
+4. A load starts at its run's start, which is the main table's position. A secondary table may be further ahead, after a
+   crash between two commits and a rebuilt chain. It then gets only the positions after its own.
 5. The metadata is JSON in the commit's user metadata (common/tables/commit_metadata.py). It records the identity of
    every chain's position in the table (common/tables/identity.py), not only of the chains that the commit moves.
 """

@@ -4,18 +4,19 @@ Rules:
 
 1. An unclean leader election, or a broker that is restored from a copy, removes records that were read. New records get
    their offsets, under the same topic id, and librdkafka continues after them as if nothing had happened.
-2. Reading starts with the last record that was read, which must have the same timestamp and leader epoch, and is then
-   skipped. That is done for every new position, and for all of them after all brokers were unreachable: a cluster that
-   was restored as a whole continues its leader epochs from its copy, so they repeat.
-3. librdkafka compares leader epochs with the broker's: when a partition's leader epoch rises, and for a position that
-   it seeks (observed in 2.16: not for one that a group member is assigned). It also reports the offset from which the
-   records differ. So a seek triggers that comparison where rule 2 finds a different record, or none.
+2. Reading starts with the last record that was read. The record must have the same timestamp and leader epoch, and is
+   then skipped. This is done for every new position, and for all positions after all brokers were unreachable: a
+   cluster that was restored as a whole continues its leader epochs from its copy, so they repeat.
+3. librdkafka compares leader epochs with the broker's in two cases: when a partition's leader epoch rises, and for a
+   position that it seeks (observed in 2.16: not for one that a group member is assigned). It also reports the offset
+   from which the records differ. If rule 2 finds a different record, or none, a seek therefore triggers that
+   comparison.
 4. librdkafka treats a leader epoch lower than the one it has seen as stale, and stops reading the partition. If a
    record exists and does not arrive for a while, the process ends: the next one starts without that epoch.
-5. Where that record itself is gone (retention, compaction), only rule 3 detects a loss. So a cluster that was restored
-   from a copy while no record of a partition is left, or with another record of the same millisecond and epoch in its
-   place, is not detected; neither is one that was replaced so quickly that the client saw at least one broker at all
-   times.
+5. If the last record that was read is gone (retention, compaction), only rule 3 detects a loss. These cases are not
+   detected: a cluster that was restored from a copy while no record of a partition is left, or with another record of
+   the same millisecond and epoch in its place; and a cluster that was replaced so quickly that the client saw at least
+   one broker at all times.
 """
 
 from collections.abc import Collection, Iterable, Mapping

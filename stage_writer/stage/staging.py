@@ -2,17 +2,18 @@
 
 Rules:
 
-1. Data files first, each under a name of its own, and the state of a topology's task, in the stage or in a Kafka topic;
-   then the marker, by exclusive create. A writer that loses the claim leaves its files in place, for VACUUM: an earlier
-   attempt at the same claim may have succeeded without a response, been loaded and been settled, and then the table has
-   those very files.
-2. A job may be run again after a StoreError or a BrokerError: what is encoded stays encoded, what is uploaded stays
-   uploaded, and the marker's bytes are the same, so a claim whose response was lost is recognized as our own.
+1. Data files are written first, each under a name of its own, and with them the state of a topology's task, in the
+   stage or in a Kafka topic. Then the marker is made, by exclusive create. A writer that loses the claim leaves its
+   files in place, for VACUUM. An earlier attempt at the same claim may have succeeded without a response, been loaded
+   and been settled; the table then has those very files.
+2. A job may be run again after a StoreError or a BrokerError. What is encoded stays encoded, what is uploaded stays
+   uploaded, and the marker's bytes are the same. A claim whose response was lost is therefore recognized as our own.
 3. A claim that did not continue the chain is lost, or seals a chain that has moved (stage_writer/chains.py).
-4. Right before a claim, after every other request, a guard is called: after a pause that may have cost the group
-   membership, a job waits; and records that may come from a recreated topic are not staged into the old one's chain.
-5. No claim is made once the flush's first file is older than `LONGEST_FLUSH_S`: a clean-up removes old files that no
-   marker names, and one that listed them may do so after the claim.
+4. Right before a claim, after every other request, a guard is called. After a pause that may have cost the group
+   membership, the guard makes the job wait. It also keeps records that may come from a recreated topic out of the old
+   topic's chain.
+5. No claim is made once the flush's first file is older than `LONGEST_FLUSH_S`. A clean-up removes old files that no
+   marker names, and one that has listed these files may remove them after the claim.
 """
 
 from __future__ import annotations

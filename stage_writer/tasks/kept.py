@@ -4,17 +4,18 @@ Rules:
 
 1. A flush's state is written as one file (or to a Kafka topic): the changes, or, periodically, everything (a snapshot),
    so that a new owner has little to read. A flush that changed nothing writes nothing.
-2. A snapshot is due when the changes since the last one are as large as the state itself, or reach a number of files:
-   so writing costs at most about twice the changes, and restoring about twice the state. The first flush without a
-   store of the files writes one as well: if the store came back later, its old entries would lack all records since.
+2. A snapshot is due when the changes since the last one are as large as the state itself, or reach a number of files.
+   Writing therefore costs at most about twice the changes, and restoring about twice the state. The first flush without
+   a store of the files writes a snapshot as well: if the store came back later, its old entries would lack all records
+   since.
 3. A job may still read the stores after the partition was revoked: the last reader closes them.
-4. A state does not depend on a Kafka topic for long, because the topic deletes old messages: when its oldest changes
-   there reach the age limit, the stream has another topic or none by now, or the topic is no longer suitable
-   (stage_writer/changelog/watch.py), the next flush writes a snapshot; and where no flush happens, `renewal` writes one
-   that replaces what the last marker names (common/stage/state_files.py, rule 4). Changes go to the stage while a topic
-   is unsuitable.
-5. A state in a topic is based on a file in the stage: that file also shows that there is a state, when the markers that
-   named it are gone (stage_writer/stage/state_files.py, rule 2).
+4. A state does not depend on a Kafka topic for long, because the topic deletes old messages. The dependence ends when
+   the state's oldest changes in the topic reach the age limit, when the stream has another topic or none by now, or
+   when the topic is no longer suitable (stage_writer/changelog/watch.py). The next flush then writes a snapshot. If no
+   flush happens, `renewal` writes a snapshot that replaces what the last marker names (common/stage/state_files.py,
+   rule 4). While a topic is unsuitable, changes go to the stage.
+5. A state in a topic is based on a file in the stage. When the markers that named the state are gone, that file still
+   shows that there is one (stage_writer/stage/state_files.py, rule 2).
 """
 
 from __future__ import annotations

@@ -3,20 +3,22 @@
 Rules:
 
 1. Loaded and replaced rows are counted by offset range (delta_loader/inspect/verify/offset_ranges.py).
-2. Fewer rows than expected are explained by a commit that removed rows legitimately and could reach them, and the sum
-   of these explanations never exceeds the number that these commits removed. Otherwise they are a fault, which names
-   the commit that removed them or, if no commit did, the commit that loaded them.
-3. Each offset is in the tables once: rows against bits in every bucket, and no offset is both a row and a dead letter.
-   For a stream that leaves records out, or makes several rows of one, see shaped.py. For whether the record that Kafka
-   has at an offset is the loaded one, see delta_loader/inspect/verify/same_records.py.
-4. Records that no commit counted are not proved, and never a fault. Nor is it a fault if no row names a record which
-   another program loaded, as long as none of its rows there names any: kafka-delta-ingest has no columns for that.
-5. Where records are routed to several tables, their rows are counted together: each offset is in one of them, once. A
-   table's deferred ranges (common/tables/deferred_ranges.py) are not proved; rows that a secondary table has past the
+2. If a range has fewer rows than expected, a commit that could reach them may have removed them legitimately. Such a
+   commit explains the missing rows. The sum of the explained rows never exceeds the number that these commits removed.
+   Other missing rows are a fault, which names the commit that removed them or, if no commit did, the commit that loaded
+   them.
+3. Each offset is in the tables once: in every bucket, the number of rows is compared with the number of bits. No offset
+   is both a row and a dead letter. For a stream that leaves records out, or makes several rows of one, see
+   count_findings.py. For whether the record that Kafka has at an offset is the loaded one, see same_records.py.
+4. Records that no commit counted are not proved, and never a fault. Another program may have loaded records without any
+   row in that range that names its record: kafka-delta-ingest has no columns for that. That is no fault either.
+5. If records are routed to several tables, the rows of these are counted together: each offset is in one of them, once.
+   A table's deferred ranges (common/tables/deferred_ranges.py) are not proved. Rows that a secondary table has past the
    main table's position belong to a load that has not reached the main table yet.
 6. The settings that a range was loaded with count, not the current ones. Where events were merged, no rows are
-   expected; rows that were loaded without offset columns are counted over all partitions; and tables that the settings
-   no longer name are read as far as the commits name them. What these say of a range that is not known is not proved.
+   expected. Rows that were loaded without offset columns are counted over all partitions. Tables that the settings no
+   longer name are read as far as the commits name them. What such tables have of a range is not proved if it is
+   unknown.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
