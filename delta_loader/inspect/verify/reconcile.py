@@ -264,7 +264,7 @@ def _elsewhere(
         return f"its commits also name {', '.join(unread)}, which could not be read"
     if offset_range.other_tables:
         return None
-    text = "an older release wrote them to other tables and did not name these"
+    text = "an older release wrote rows to other tables and did not name these"
     if not dead:
         return text if tables.is_whole and fewer <= offset_range.rows_unaccounted else None
     begins = None if ledger is None else ledger.begins.get(partition, offset_range.span.end)
