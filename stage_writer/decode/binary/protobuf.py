@@ -202,12 +202,12 @@ class _Texts:
         name = field.message_type.full_name
         if name == TIMESTAMP:
             time = texts.time_text(path, None if texts.is_number(column) else column, reading, _NANOS, "Z")
-            return lambda value: time(value.seconds * 10**_NANOS + value.nanos)
+            return lambda value: time(_as_declared(value).seconds * 10**_NANOS + value.nanos)
         if name in JSON_TYPES:
             return _json(as_text=column is Primitive.STRING and reading.format is not ValueFormat.JSON)
         if name in WRAPPERS:
             wrapped = _leaf(field.message_type.fields_by_name["value"], path, column, reading)
-            return lambda value: wrapped(value.value)
+            return lambda value: wrapped(_as_declared(value).value)
         return self.message(field.message_type, path, column, reading)
 
 
@@ -236,11 +236,25 @@ def _leaf(field: FieldDescriptor, path: str, column: DataType | None, reading: D
 def _json(*, as_text: bool) -> Text:
     from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - only with Protobuf
 
-    def text(value: object) -> str:
-        document = json.dumps(MessageToDict(value), ensure_ascii=False, allow_nan=False)
+    def text(value: Message) -> str:
+        document = json.dumps(MessageToDict(_as_declared(value)), ensure_ascii=False, allow_nan=False)
         return quoted(document) if as_text else document
 
     return text
+
+
+def _as_declared(value: Message) -> Message:
+    """A message of Google's own types, if all in it is sent as the types of its schema (rule 4)."""
+    from google.protobuf.unknown_fields import UnknownFieldSet  # noqa: PLC0415 - only with Protobuf
+
+    unknown = UnknownFieldSet(value)
+    if len(unknown):
+        tuple(_unnamed(unknown, value.DESCRIPTOR.fields_by_number))
+    for field, content in value.ListFields():
+        if field.message_type is not None:
+            for each in content.values() if is_map(field) else content if field.is_repeated else (content,):
+                _as_declared(each)
+    return value
 
 
 def _key(key: object) -> str:

@@ -762,6 +762,31 @@ def test_protobuf_value_of_another_type_than_the_schema_has_is_no_default() -> N
     assert outcomes(decoded(stream, values, file=file)) == [row, row, *[ErrorClass.INVALID_RECORD] * 3]
 
 
+@pytest.mark.parametrize(
+    ("field", "column", "usual", "other"),
+    [
+        ("google.protobuf.Timestamp", "TIMESTAMP", b"\x08\x00", b"\x0a\x01x"),
+        ("google.protobuf.Int64Value", "BIGINT", b"\x08\x05", b"\x0a\x015"),
+        ("google.protobuf.StringValue", "STRING", b"\x0a\x015", b"\x08\x05"),
+        ("google.protobuf.Struct", "STRING", b"", b"\x08\x05"),
+        ("google.protobuf.Struct", "STRING", b"", b"\x0a\x07\x0a\x01a\x12\x02\x18\x05"),
+        ("google.protobuf.ListValue", "STRING", b"\x0a\x02\x20\x01", b"\x0a\x02\x18\x05"),
+        ("google.protobuf.Value", "STRING", b"\x32\x04\x0a\x02\x20\x01", b"\x32\x04\x0a\x02\x18\x05"),
+        ("map<string, int64>", "MAP<STRING, BIGINT>", b"\x0a\x01a\x10\x05", b"\x0a\x01a\x12\x015"),
+        ("map<string, int64>", "MAP<STRING, BIGINT>", b"\x0a\x01a\x10\x05", b"\x08\x01\x10\x05"),
+    ],
+)  # fmt: skip
+def test_google_s_types_and_maps_are_no_default_either(field: str, column: str, usual: bytes, other: bytes) -> None:
+    file = f"""syntax = "proto3";
+    import "google/protobuf/struct.proto"; import "google/protobuf/timestamp.proto";
+    import "google/protobuf/wrappers.proto";
+    message Order {{ {field} value = 1; }}"""
+    stream = stream_of(f"value {column}", format="protobuf", schema_file="order.proto")
+    values: list[bytes | None] = [b"\x0a" + len(each).to_bytes() + each for each in (usual, other)]
+    row, refused = outcomes(decoded(stream, values, file=file.encode()))
+    assert (isinstance(row, dict), refused) == (True, ErrorClass.INVALID_RECORD)
+
+
 PROTO_2 = """
 syntax = "proto2";
 enum Kind { NEW = 1; OLD = 2; }
