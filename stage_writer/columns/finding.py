@@ -11,6 +11,7 @@ from typing import Protocol
 
 from common.errors import BrokerError, ConfigError
 from common.ports import Clock, ObjectStore
+from common.remedies import CONFIG
 from common.schema.inference import JsonShape
 from common.settings import Stream
 from common.settings.columns_from import ColumnsFrom
@@ -39,7 +40,7 @@ class ColumnDiscovery(Protocol):
         """
 
     def known(self) -> Stream | None:
-        """The stream with its columns, without agreeing on anything; None where nothing was agreed on yet."""
+        """The stream with its columns, without agreeing on anything; None where its settings have none yet."""
 
     def preview(self) -> Stream | None:
         """The stream with the columns that this writer would propose; None where nothing can be inferred yet."""
@@ -111,14 +112,17 @@ def nothing_to_infer_from(stream: Stream) -> BrokerError:
 
 
 def require_known(finder: ColumnDiscovery) -> Stream:
-    """The stream with its columns, without agreeing on anything. Raises ConfigError where nothing was agreed on yet."""
+    """The stream with its columns, without agreeing on anything. Raises ConfigError where it has none yet."""
     known = finder.known()
     if known is None:
         app_id = finder.stream.app_id
         msg = f"the columns of {app_id} are not known yet: its writer finds them with the first records"
         if finder.stream.record.columns_from is ColumnsFrom.SCHEMA_FILE:
             msg = f"the columns of {app_id} are not yet those of its schema_file: its writer agrees on them at start"
-        raise ConfigError(msg, "run the writer first")
+        if finder.stream.record.columns_from is ColumnsFrom.REGISTRY:
+            settings = "its message, its envelope and its registry"
+            msg = f"the columns of {app_id} are not yet those of {settings}: its writer finds them with the next record"
+        raise ConfigError(msg, f"run the writer first: stage-writer run {CONFIG}")
     return known
 
 

@@ -7,7 +7,7 @@ Rules:
    A file is read once per process, so that the columns are those of the schema that records are decoded by.
 2. An id says nothing without its registry, and the part of a schema that has the columns depends on `message` and the
    envelope. So ids are agreed on behind a digest of these settings, and after an edit the columns of the same ids are
-   added again. Ids in front of the first digest are of any settings.
+   added again; until then no columns are known. Ids in front of the first digest are of any settings.
 3. Columns only grow: a later schema adds fields and widens numbers (`grown`); fields that it lacks stay, because
    records of earlier schemas may follow. With `unknown_fields: evolve`, a column that a field gained before a schema
    had it keeps its type too.
@@ -136,8 +136,11 @@ class SchemaFinder:
 
     def known(self) -> Stream | None:
         agreed = agreed_columns(self.stage, self.stream.app_id)
-        is_covered = agreed is not None and self.schemas.required(self._opened(agreed)).issubset(agreed.schema_ids)
-        return self._with(agreed) if agreed is not None and is_covered else None
+        if agreed is None:
+            return None
+        stream = self._opened(agreed)
+        covered = self.schemas.covered(stream, agreed)
+        return self._with(agreed) if covered and covered.issuperset(self.schemas.required(stream)) else None
 
     def preview(self) -> Stream | None:
         agreed = agreed_columns(self.stage, self.stream.app_id)

@@ -18,6 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from common.clock import SystemClock
 from common.errors import ConfigError, RegistryError, SchemaError
 from common.protoc import compile_protobuf
+from common.remedies import CONFIG
 from common.schema import parse_ddl, schema_from_json, to_ddl
 from common.settings import Stream
 from common.spans import Partition, Topic, TopicPartition
@@ -25,7 +26,7 @@ from common.stage.agreed_columns import AgreedColumns, agreed_columns
 from common.storage.store import FsspecStore
 from common.tables.stream_columns import found_columns
 from devservices.schema_registry import Registry, running_registry
-from stage_writer.columns.finding import columns_text
+from stage_writer.columns.finding import columns_text, require_known
 from stage_writer.columns.following import CoveredSchemas
 from stage_writer.columns.schemas import RegistrySchemas, SchemaFinder, columns_of_schema, grown
 from stage_writer.decode.envelopes.framing import RegisteredSchema
@@ -551,6 +552,19 @@ def test_another_message_of_the_same_schema_adds_its_columns(tmp_path: Path, reg
     writer = restarted(world, message="Address")
     world.registry_finder().find(frozenset({schema}))
     assert len(registry.requests) == requests, "these columns are agreed on"
+
+
+def test_repairs_wait_for_the_columns_of_the_present_settings(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry, format="protobuf")
+    schema = world.registered(TWO, "PROTOBUF")
+    for count, (message, record) in enumerate({"Address": ADDRESS, "Order": ORDER}.items(), 1):
+        writer = restarted(world, message=message)
+        with pytest.raises(ConfigError, match="the columns of orders are not yet those of its message") as caught:
+            require_known(world.registry_finder())
+        assert caught.value.remedy == f"run the writer first: stage-writer run {CONFIG}"
+        writer.produce(frame(schema, record))
+        wait_for_staged(world, count, writer)
+        assert require_known(world.registry_finder()).record.columns == world.staged()[-1]
 
 
 def test_another_envelope_of_the_same_schemas_adds_their_columns(tmp_path: Path, registry: Registry) -> None:

@@ -16,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from common.errors import ConfigError
 from common.metrics import Metrics
 from common.protoc import compile_protobuf
+from common.remedies import CONFIG
 from common.schema import to_ddl
 from common.settings import Stream
 from common.spans import TopicPartition
@@ -155,7 +156,7 @@ def test_repairs_wait_for_the_writer_to_agree_on_the_file(tmp_path: Path) -> Non
         world.file.write_text(avro(*fields))
         with pytest.raises(ConfigError, match="the columns of orders are not yet those of its schema_file") as caught:
             world.columns.required("orders")
-        assert caught.value.remedy == "run the writer first"
+        assert caught.value.remedy == f"run the writer first: stage-writer run {CONFIG}"
         world.start()
         assert world.columns.required("orders").streams[0].record.columns_from is None
 
