@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from common.errors import KafkaDeltaExpressError
+from common.errors import KafkaDeltaExpressError, TableError
 from common.settings import LoaderSettings, Stream
 from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
@@ -30,7 +30,7 @@ from delta_loader.load.vacuum_guard import VacuumGuard
 from delta_loader.plan.chain_positions import is_foreign
 from delta_loader.plan.plan import AnyMarker
 from delta_loader.stage.identity import StreamIdentity
-from delta_loader.stage.listed import Listing
+from delta_loader.stage.listed import Listing, without
 
 if TYPE_CHECKING:
     from delta_loader.load.ports import Ports
@@ -83,11 +83,15 @@ class LoadContext:
             return False
         self.idle, streams = stage.facts()
         self.partitions = self.ports.partitions(stream) or newest_fact(stream.app_id, streams)
+        self._read_tables()
+        return True
+
+    def _read_tables(self) -> None:
+        """After the listing."""
         self.tables.refresh()
         self._read_origins()
         main, partitions = self.tables.main, {*self.listing, *self.generations}
         self.rollbacks.ids = self.ids.at(self.generations, {} if main is None else main.transactions, partitions)
-        return True
 
     def inspect(self) -> None:
         """Report how far the stream is without changing anything. Raises KafkaDeltaExpressError."""
@@ -121,8 +125,15 @@ class LoadContext:
         return self.secondary.floor(partition, self.position(partition))
 
     def read_markers(self) -> None:
-        """Read the markers around the positions of all chains. Raises StoreError."""
-        self._window.read(self.listing, self.position)
+        """Read the markers around the positions of all chains. Raises KafkaDeltaExpressError.
+
+        If one is gone, another loader loaded and settled it, so the tables are read again: it would look like a gap.
+        """
+        while gone := self._window.read(self.listing, self.position):
+            self.listing = without(self.listing, gone)
+            self._read_tables()
+            for target, _ in self.tables.rolled_back:  # after the step that holds such a stream
+                raise TableError(f"{target.url} was rolled back during the load", "the next run tries again")
 
     def all_markers(self, partition: TopicPartition) -> list[AnyMarker]:
         """The markers of a Kafka partition near its position, of any generation."""

@@ -28,8 +28,8 @@ class MarkerWindow:
         self._cut: frozenset[MarkerName] = frozenset()
         """The last marker of each window that more markers follow."""
 
-    def read(self, listing: Listing, position_of: Callable[[TopicPartition], Position | None]) -> None:
-        """Read the markers around each position that are not known yet. Raises StoreError."""
+    def read(self, listing: Listing, position_of: Callable[[TopicPartition], Position | None]) -> set[MarkerName]:
+        """Read the markers around each position that are not known yet; returns those gone since. Raises StoreError."""
         window = max(_SMALLEST_WINDOW, self._max_files // max(1, len(listing)))
         wanted = {partition: listed.window_at(position_of(partition), window) for partition, listed in listing.items()}
         self._cut = frozenset(
@@ -42,6 +42,7 @@ class MarkerWindow:
             partition: {name: fresh.get(name) or known[partition].get(name, ()) for name in names}
             for partition, names in wanted.items()
         }
+        return set(unknown) - fresh.keys()
 
     def of(self, partition: TopicPartition) -> list[AnyMarker]:
         return [

@@ -6,7 +6,8 @@ Rules:
    the one just before them (it may overlap the table's position, and has the time through which the table is complete).
 2. At most ``window`` unloaded markers of a partition are read at a time, so 100,000 waiting markers cost time and no
    memory. They are the next ones by position, and a plan over a prefix of a chain is a prefix of the plan.
-3. A marker that disappeared since the listing is treated as not listed.
+3. A marker that disappeared since the listing is treated as not listed, and the tables are read again: another loader
+   may have loaded and settled it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
