@@ -49,8 +49,13 @@ class LoadCommits:
         basis = self._basis(planned.runs)
         context.preparation.ensure(planned)
         load = self._without(planned, partial(self._no_table, planned))
-        load = load and self._without(load, context.preparation.missing_files(load))
-        if load is None or not self._stands_on(basis):
+        if load is None:
+            return
+        missing = context.preparation.missing_files(load)
+        if any(map(missing, load.markers)):
+            context.tables.refresh()  # another loader may have loaded and deleted them
+        load = self._without(load, missing) if self._stands_on(basis) else None
+        if load is None:
             return
         try:
             if self._merged.begin(load, basis.positions, context.origin):

@@ -1,9 +1,10 @@
-"""A loader whose markers another loader loads and settles between their listing and their reading."""
+"""A loader whose markers another loader loads and settles while it reads them, or looks for their files."""
 
 from dataclasses import dataclass
 
 import pytest
 
+from common.ports import StoredObject
 from delta_loader.service import LoaderService
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
@@ -13,12 +14,18 @@ from tests.unit.delta_loader.load.test_interplay import Restorable
 from tests.unit.delta_loader.test_service import Later
 
 
+class Store(TrappedStore):
+    def stat(self, path: str) -> StoredObject | None:
+        self.before("stat", path)
+        return super().stat(path)
+
+
 @dataclass
 class Trapped(Staging):
     trap: Trap = lambda *_: None
 
-    def store(self, url: str) -> TrappedStore:
-        return TrappedStore(url, self.storage_options, before=self.trap)
+    def store(self, url: str) -> Store:
+        return Store(url, self.storage_options, before=self.trap)
 
 
 def settling(staging: Staging, tables: MemoryDeltaTables) -> LoaderService:
@@ -41,6 +48,19 @@ def test_markers_settled_by_another_loader_are_no_gap(staging: Staging, tables: 
     assert (report.failure, report.held) == (None, {})
     assert tables.begun(staging.table, "orders-0") == [0, 10, 20, 30]
     assert len(staging.markers()) == 1
+
+
+def test_files_that_another_loader_loads_and_deletes_are_not_missing(
+    staging: Staging, tables: MemoryDeltaTables
+) -> None:
+    other = settling(staging, tables)
+    for start in (0, 10, 20):
+        staging.flush(0, start, start + 10, mixed=True)
+    staging.flush(0, 30, 40)
+    slow = loader_next_to(staging, tables, acting("stat", other.run_pass, below="data/"))
+    (report,) = slow.run_pass()
+    assert (report.failure, report.held) == (None, {})
+    assert tables.begun(staging.table, "orders-0") == [0, 10, 20, 30]
 
 
 def test_gap_of_markers_that_vanished_is_held(staging: Staging, tables: MemoryDeltaTables) -> None:
