@@ -135,7 +135,7 @@ class StageWriter:
             self._source.close()
         self._attachments.notifier.end()
         if self._catching_up is not None:
-            require_all(held, stopped=self._runtime.stopping.is_on)
+            require_all([*held, *self._catching_up.notes], stopped=self._runtime.stopping.is_on)
 
     def step(self, timeout_s: float) -> None:
         """One round, which waits up to ``timeout_s`` for messages."""

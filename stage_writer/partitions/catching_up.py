@@ -15,10 +15,12 @@ Rules:
 from collections.abc import Collection, Iterable, Sequence
 
 from common.errors import BrokerError, ConfigError, HeldError, KafkaDeltaExpressError, MarkerError, StoreError
+from common.http.pages import with_remedy
 from common.ports import Clock
 from common.settings import Stream
 from common.spans import Position, TopicPartition
 from common.stage.merged import has_reached, topics_of
+from stage_writer.partitions.hidden_topics import seen_end_positions
 from stage_writer.partitions.partition import AssignedPartition
 from stage_writer.ports import KafkaMetadata
 from stage_writer.stage.staging import ObjectStage
@@ -41,7 +43,7 @@ class CatchingUp:
         streams: Collection[Stream],
         alive_after_s: float,
     ) -> None:
-        """Reads the end offsets. Raises ConfigError for a missing topic, and BrokerError.
+        """Reads the end offsets. Raises ConfigError for a missing topic, and BrokerError (rule 5).
 
         An owner that keeps a partition for ``alive_after_s`` is taken for a living one (rule 3).
         """
@@ -54,15 +56,25 @@ class CatchingUp:
         self._others: frozenset[TopicPartition] = frozenset()
         self._others_since_s = 0.0
         self._stage_requested_at_s: float | None = None
-        self._targets = metadata.end_positions(streams)
+        self._targets, self._hidden = seen_end_positions(metadata, streams)
         self._requested_at_s: float | None = None
         self._waiting_since_s: float | None = None
         self._answer = False
         there = {topic for target in self._targets for topic in topics_of(target.topic)}
+        for error in self._hidden.values():
+            if len(self._hidden) == len(streams):
+                raise error
         for stream in streams:
+            if stream.app_id in self._hidden:
+                continue
             missing = [topic for topic in stream.topics if stream.pattern is None and topic not in there]
             if missing:
                 raise missing_topic(stream, missing[0])
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for each stream that is left out (rule 5)."""
+        return [with_remedy(f"{app_id}: {error.problem}", error.remedy) for app_id, error in self._hidden.items()]
 
     @property
     def is_nothing(self) -> bool:

@@ -23,6 +23,7 @@ from common.settings import Stream
 from common.settings.overlap import TopicReaders
 from common.spans import TopicPartition
 from common.stage.idle import MARGIN_MS, REPORT_EVERY_S, HeldFact, IdleFact, StreamFact, stream_fact
+from stage_writer.partitions.hidden_topics import seen_end_positions
 from stage_writer.partitions.partition import AssignedPartition, HeldPartition
 from stage_writer.partitions.resume_points import is_other
 from stage_writer.ports import KafkaMetadata
@@ -99,24 +100,16 @@ class IdleReporter:
 
     def _end_positions(self, taken: dict[str, list[TopicPartition]]) -> Collection[TopicPartition]:
         """The partitions of all streams; those with a topic that this user may not see are removed from ``taken``."""
-        partitions: set[TopicPartition] = set()
-        hidden: dict[str, BrokerRefusedError] = {}
-        try:
-            partitions.update(self._metadata.end_positions(self._streams))
-        except BrokerRefusedError:
-            for stream in self._streams:
-                try:
-                    partitions.update(self._metadata.end_positions([stream]))
-                except BrokerRefusedError as error:
-                    hidden[stream.app_id] = error
-                    del taken[stream.app_id]
+        ends, hidden = seen_end_positions(self._metadata, self._streams)
+        for app_id in hidden:
+            del taken[app_id]
         for app_id in hidden.keys() - self._hidden:
             self._log.error(
                 "topic not read", app_id=app_id, problem=hidden[app_id].problem, remedy=hidden[app_id].remedy
             )
         self._hidden = hidden
         self._report_hidden(hidden)
-        return partitions
+        return ends.keys()
 
     def _facts(self, quiet: Collection[AssignedPartition]) -> list[IdleFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS

@@ -4,6 +4,7 @@ What is refused is told in one error: the servers, topic or group, what to look 
 """
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -256,6 +257,11 @@ def test_stream_without_its_right_waits_for_it_and_the_others_continue(
         {**settings["streams"][0], "app_id": topic, "topics": [topic], "table": (tmp_path / topic).as_uri()}
     )
     config.write_text(yaml.safe_dump(settings), "utf-8")
+    ended = programs.start("stage-writer", "run", config, "--until-caught-up")
+    assert ended.process.wait(600) == 3, ended.log_tail()
+    assert f"allow this user to READ the topic {topic}" in ended.log.read_text("utf-8")
+    assert list((tmp_path / "stage" / "done").iterdir()) == [tmp_path / "stage" / "done" / "orders"]
+    shutil.rmtree(tmp_path / "stage")
     child = programs.start("stage-writer", "run", config)
 
     def wait_for(is_there: Callable[[], bool]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from common import metrics as catalogue
-from common.errors import BrokerError, ConfigError, ExitCode, KafkaDeltaExpressError, StoreError
+from common.errors import BrokerError, ConfigError, ExitCode, HeldError, KafkaDeltaExpressError, StoreError
 from common.http.pausing import Pausing
 from common.lagging.history import EndHistory
 from common.ports import CreateOutcome
@@ -29,6 +29,7 @@ from stage_writer.loop import StageWriter
 from stage_writer.notifications.notifier import NO_NOTIFIER, LoaderNotifier, NotificationTopic
 from stage_writer.outbox.ports import NO_OUTLETS, Outlets
 from stage_writer.outbox.records import outgoing_from_bytes
+from stage_writer.partitions.catching_up import CatchingUp
 from stage_writer.ports import NOT_ALLOWED, OUT_OF_RANGE, TRUNCATED, Polled
 from stage_writer.runtime import Attachments
 from stage_writer.stage.staging import NewFile, ObjectStage
@@ -645,6 +646,16 @@ def test_until_caught_up_fails_for_a_missing_topic_by_name(tmp_path: Path) -> No
 def test_until_caught_up_stages_everything(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 0})
     world.writer.run(until_caught_up=True)
+    assert world.spans() == [(0, 5)]
+
+
+def test_until_caught_up_ends_with_the_streams_that_it_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, {FIRST: 5})
+    monkeypatch.setattr(CatchingUp, "notes", ["payments: its topic is hidden → allow it"])
+    with pytest.raises(HeldError, match="could be staged: payments: its topic is hidden"):
+        world.writer.run(until_caught_up=True)
     assert world.spans() == [(0, 5)]
 
 

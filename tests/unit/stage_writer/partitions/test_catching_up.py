@@ -1,12 +1,13 @@
 """A run that stages all that is in Kafka ends once its part is staged, and that of others too, or their owners live."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError
+from common.errors import BrokerError, BrokerRefusedError, ConfigError, KafkaDeltaExpressError
 from common.settings import Stream
 from common.spans import Partition, Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
@@ -68,9 +69,36 @@ def run(store: FsspecStore) -> Run:
     return Run(store)
 
 
+class Hiding(LonelyMember):
+    """A group whose member may not see the topics of the streams `denied`."""
+
+    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        for stream in streams:
+            if stream.app_id in self.denied:
+                raise BrokerRefusedError(f"the topic of {stream.app_id} is hidden", "allow it")
+        return super().end_positions(streams)
+
+
 def at(position: int, *, caught_up: bool = False, partition: TopicPartition = OURS) -> AssignedPartition:
     converter, buffer = cast("Converter", None), Buffer.begin(Position(position), ())
     return AssignedPartition(partition, converter, None, Lineage(), buffer, 0.0, caught_up=caught_up)
+
+
+@pytest.mark.parametrize("denied", [{"payments"}, {"orders", "payments"}])
+def test_stream_with_a_hidden_topic_is_left_out_unless_all_are(store: FsspecStore, denied: set[str]) -> None:
+    clock, stage = HandClock(), cast("ObjectStage", Staged(StagedChains(store)))
+    streams = settings_of(
+        *({"app_id": name, "topics": [name], "table": f"memory://lake/{name}"} for name in ("orders", "payments"))
+    ).streams
+    group = Hiding(clock, {OURS: 10}, denied=denied)
+    if len(denied) == len(streams):
+        with pytest.raises(BrokerRefusedError, match="the topic of orders is hidden"):
+            CatchingUp(group, stage, clock, streams, ALIVE_AFTER_S)
+        return
+    goal = CatchingUp(group, stage, clock, streams, ALIVE_AFTER_S)
+    assert not goal.is_done([at(9)])
+    assert goal.is_done([at(10)])
+    assert goal.notes == ["payments: the topic of payments is hidden → allow it"]
 
 
 def test_own_partition_is_done_at_the_first_end_or_at_a_later_one(run: Run) -> None:
