@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from bootstrap.__main__ import app
 from common.cli import run
 from devservices.kafka import KafkaCluster
+from tests.producing import produce
 
 pytestmark = pytest.mark.broker
 
@@ -38,10 +38,9 @@ def test_drafted_config_passes_the_check_and_stages_each_record(
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     topic = new_topic(partitions=3, prefix="shop.orders")
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for index in range(100):
-        producer.produce(topic, json.dumps(record(index)).encode(), partition=index % 3)
-    assert producer.flush(180) == 0
+    for partition in range(3):
+        values = (json.dumps(record(index)) for index in range(partition, 100, 3))
+        produce(kafka.bootstrap_servers, topic, *values, partition=partition)
     config = tmp_path / "pipeline.yaml"
     given = [
         "--bootstrap-servers",
@@ -86,9 +85,7 @@ def test_missing_options_are_asked_for_on_a_terminal(
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = new_topic()
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    producer.produce(topic, b'{"id": 1}')
-    assert producer.flush(180) == 0
+    produce(kafka.bootstrap_servers, topic, b'{"id": 1}')
     person, terminal = pty.openpty()
     command = [sys.executable, "-m", "bootstrap.tools", "config", "init", str(tmp_path / "mine.yaml")]
     child = subprocess.Popen(command, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal)

@@ -22,14 +22,13 @@ from devservices.ports import free_ports, is_open
 from devservices.s3 import S3Kind, S3Server, running_s3
 from devservices.tcp_proxy import TcpProxy, running_tcp_proxies
 from tests.conftest import Lake, built
+from tests.producing import produce
 
 
 @pytest.mark.broker
 def test_record_goes_through_the_broker(kafka: KafkaCluster, new_topic: Callable[..., str]) -> None:
     topic = new_topic(partitions=2)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    producer.produce(topic, b'{"id": 1}', partition=1)
-    assert producer.flush(180) == 0
+    produce(kafka.bootstrap_servers, topic, b'{"id": 1}', partition=1)
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -26,6 +25,7 @@ from devservices.kafka import KafkaCluster
 from tests.builders import pipeline_config
 from tests.integration import in_process
 from tests.integration.conftest import Programs
+from tests.producing import produce
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -63,12 +63,9 @@ def test_table_gains_the_fields_of_records(
         "unknown_fields": "evolve",
     }
     config = programs.config(pipeline_config(kafka.bootstrap_servers, tmp_path, stream))
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for batch in (FIRST, SECOND):
         for partition, values in enumerate(batch):
-            for value in values:
-                producer.produce(topic, value, partition=partition)
-        assert producer.flush(180) == 0
+            produce(kafka.bootstrap_servers, topic, *values, partition=partition)
         writers = [programs.start("stage-writer", "run", config, "--until-caught-up") for _ in range(2)]
         assert [writer.process.wait(600) for writer in writers] == [0, 0]
         load(config, spark)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from devservices.kafka import KafkaCluster
 from tests.integration import in_process
 from tests.integration.conftest import Programs
+from tests.producing import produce
 from tests.reading import rows_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -22,7 +22,6 @@ def test_merged_events_gain_fields_under_other_names_while_a_writer_dies(
 ) -> None:
     """The names are edited while a file waits, which was staged with the names before."""
     topic, table = new_topic(1), f"{tmp_path}/orders"
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     stream = {"app_id": "orders", "topics": [topic], "table": table, "load": "merge", "merge": {"keys": ["order_id"]}}
     settings: dict[str, Any] = {
         "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
@@ -37,8 +36,8 @@ def test_merged_events_gain_fields_under_other_names_while_a_writer_dies(
     def staged(config: Path, *events: tuple[object, object]) -> None:
         for before, after in events:
             op = "d" if after is None else "c" if before is None else "u"
-            producer.produce(topic, json.dumps({"before": before, "after": after, "op": op, "ts_ms": 5}), partition=0)
-        assert producer.flush(120) == 0
+            value = json.dumps({"before": before, "after": after, "op": op, "ts_ms": 5})
+            produce(kafka.bootstrap_servers, topic, value, partition=0)
         programs.writer_dies(config)
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
 

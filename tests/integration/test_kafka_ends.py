@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from delta_loader.status.kafka import BrokerEnds
 from devservices.kafka import KafkaCluster
+from tests.producing import produce
 
 pytestmark = pytest.mark.broker
 
@@ -43,11 +43,8 @@ def test_ends_of_all_streams_need_one_client_and_three_requests(
     requests: Counter[str] = Counter()
     for name in ("__init__", "list_topics", "list_offsets"):
         monkeypatch.setattr(AdminClient, name, counted(getattr(AdminClient, name), name, requests))
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for topic in topics:
-        for _ in range(RECORDS):
-            producer.produce(topic, b"{}", partition=1)
-    assert producer.flush(180) == 0
+        produce(kafka.bootstrap_servers, topic, *[b"{}"] * RECORDS, partition=1)
     settings = settings_for(kafka.bootstrap_servers, [*topics, "no-such-topic"])
 
     ends = BrokerEnds(settings)
@@ -59,8 +56,7 @@ def test_ends_of_all_streams_need_one_client_and_three_requests(
     assert ends(settings.streams[-1]) == {}
     assert ends.topic_ids([Topic(topics[0])])[Topic(topics[0])]
     assert requests == {"__init__": 1, "list_topics": 1, "list_offsets": 2}
-    producer.produce(topics[0], b"{}", partition=1)
-    assert producer.flush(180) == 0
+    produce(kafka.bootstrap_servers, topics[0], b"{}", partition=1)
     grown = TopicPartition(Topic(topics[0]), Partition(1))
     assert ends(settings.streams[0]) == {**ends.now(settings.streams[0]), grown: Position(RECORDS)}, "as it was read"
     assert ends.now(settings.streams[0])[grown] == RECORDS + 1

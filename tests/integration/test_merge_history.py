@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from delta_loader.inspect.verify.findings import Verdict
@@ -19,6 +18,7 @@ from tests.integration import in_process
 from tests.integration.conftest import Programs
 from tests.integration.test_merge import Watched
 from tests.integration.test_merge_pipeline import config_of
+from tests.producing import produce
 from tests.reading import rows_of
 
 pytestmark = pytest.mark.spark
@@ -78,12 +78,9 @@ def test_history_table_has_every_version_of_a_database(
     topic, table = new_topic(1), f"{tmp_path}/customers"
     merge = {"keys": ["id"], "history": True}
     config = config_of(programs, kafka, tmp_path, topic, columns="from_records", merge=merge)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     def send(*changes: str | None) -> None:
-        for value in changes:
-            producer.produce(topic, value, '{"id": 2}')
-        assert producer.flush(180) == 0
+        produce(kafka.bootstrap_servers, topic, *changes, key='{"id": 2}')
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
 
     def load(*changes: str | None) -> None:

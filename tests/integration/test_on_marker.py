@@ -6,13 +6,13 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
 from devservices.kafka import KafkaCluster
 from devservices.processes import Child
 from tests.integration.conftest import Programs
+from tests.producing import produce
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 TOKEN = "a-token-of-a-test"
@@ -76,10 +76,8 @@ class Pipeline:
         self.writer = Service(programs.start("stage-writer", "run", config))
 
     def produce(self, count: int = 10) -> int:
-        producer = Producer({"bootstrap.servers": self._kafka.bootstrap_servers})
-        for number in range(count):
-            producer.produce(self._topic, b'{"id": %d}' % number, partition=0)
-        assert producer.flush(180) == 0
+        values = (b'{"id": %d}' % number for number in range(count))
+        produce(self._kafka.bootstrap_servers, self._topic, *values, partition=0)
         self._sent += count
         return self._sent
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from common.storage.store import FsspecStore
@@ -16,6 +15,7 @@ from tests.builders import pipeline_config
 from tests.conftest import Lake
 from tests.integration import in_process
 from tests.integration.conftest import Programs
+from tests.producing import produce
 from tests.reading import rows_of, select
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -51,10 +51,7 @@ def test_tables_of_several_shapes_each_get_their_records_once(
     }
     settings: dict[str, object] = pipeline_config(kafka.bootstrap_servers, tmp_path, stream)
     config = programs.config(settings)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for record in RECORDS:
-        producer.produce(topic, json.dumps(record), partition=0)
-    assert producer.flush(120) == 0
+    produce(kafka.bootstrap_servers, topic, *map(json.dumps, RECORDS), partition=0)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert in_process.load(config, spark).failure is None
 
@@ -77,9 +74,8 @@ def test_tables_of_several_shapes_each_get_their_records_once(
     refused = {"kinds": ["click", "view", "other"], "id": "z", "page": {"name": "bad"}}
     routes = {**stream["routes"], "other": {"table": f"{tmp_path}/others", "columns": "id STRING"}}
     config = programs.config({**settings, "streams": [{**stream, "routes": routes}]})
-    for record in (refused, {"kinds": ["view"], "page": {"name": "s"}}):
-        producer.produce(topic, json.dumps(record), partition=0)
-    assert producer.flush(120) == 0
+    sent = (refused, {"kinds": ["view"], "page": {"name": "s"}})
+    produce(kafka.bootstrap_servers, topic, *map(json.dumps, sent), partition=0)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert in_process.load(config, spark).failure is None
     assert [offset for offset, _ in rows("clicks", "id")] == [0, 2, 5], "it was loaded before"
@@ -91,8 +87,7 @@ def test_tables_of_several_shapes_each_get_their_records_once(
     assert "row_and_dead_letter" in {finding.kind for finding in report.findings}
 
     # A route is taken out while records are staged for its table: nothing is passed over until it is back.
-    producer.produce(topic, json.dumps({"kinds": ["view"], "page": {"name": "r"}}), partition=0)
-    assert producer.flush(120) == 0
+    produce(kafka.bootstrap_servers, topic, json.dumps({"kinds": ["view"], "page": {"name": "r"}}), partition=0)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     without = programs.config({**settings, "streams": [{**stream, "routes": {"click": click}}]})
     (held,) = in_process.load(without, spark).held.values()
@@ -119,12 +114,10 @@ def test_tables_appear_with_the_values_of_route(
         "route_limit": 3,
     }
     config = programs.config(pipeline_config(kafka.bootstrap_servers, lake, stream))
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     def stage(*kinds: str | None) -> None:
-        for number, kind in enumerate(kinds):
-            producer.produce(topic, json.dumps({"kind": kind, "id": number}), partition=0)
-        assert producer.flush(120) == 0
+        values = (json.dumps({"kind": kind, "id": number}) for number, kind in enumerate(kinds))
+        produce(kafka.bootstrap_servers, topic, *values, partition=0)
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
         assert in_process.load(config, spark).failure is None
 

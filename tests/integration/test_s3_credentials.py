@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from common.cli import run
 from common.errors import StoreRefusedError
@@ -21,6 +20,7 @@ from devservices.kafka import KafkaCluster
 from devservices.s3_rights import GuardedS3, Keys, running_guarded_s3
 from stage_writer.__main__ import app as writer
 from tests.integration.conftest import Programs
+from tests.producing import produce
 
 pytestmark = pytest.mark.s3
 
@@ -150,10 +150,7 @@ def config_of(
 ) -> Callable[[Keys], Path]:
     """Write a config for one topic; the same for each of who has keys."""
     topic = new_topic()
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for index in range(ROWS):
-        producer.produce(topic, json.dumps({"id": index}).encode())
-    assert producer.flush(180) == 0
+    produce(kafka.bootstrap_servers, topic, *(json.dumps({"id": index}) for index in range(ROWS)))
 
     def config_of(keys: Keys) -> Path:
         settings = {

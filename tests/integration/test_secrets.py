@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from common.storage.store import FsspecStore
 from devservices.kafka import KafkaCluster
@@ -18,6 +17,7 @@ from devservices.processes import Child
 from devservices.s3 import S3Server
 from tests.integration.conftest import Programs
 from tests.integration.test_s3_credentials import command_lines
+from tests.producing import produce
 
 pytestmark = [pytest.mark.broker, pytest.mark.s3, pytest.mark.spark]
 
@@ -40,10 +40,7 @@ def config(
     kafka: KafkaCluster, moto: S3Server, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
 ) -> Path:
     topic = new_topic(1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for value in ('{"id": 1}', '{"id": "a dead letter"}'):
-        producer.produce(topic, value)
-    assert producer.flush(180) == 0
+    produce(kafka.bootstrap_servers, topic, '{"id": 1}', '{"id": "a dead letter"}')
     (tmp_path / "password").write_text(PASSWORD, "utf-8")
     options = {**moto.storage_options, "key": "an-access-key", "secret": KEY}
     settings = {

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from structlog import get_logger
@@ -18,6 +17,7 @@ from stage_writer.fetch.kafka import KafkaSource
 from stage_writer.fetch.shared.source import SharedTopicSource
 from stage_writer.ports import OUT_OF_RANGE, PartitionFault
 from tests.builders import settings_of
+from tests.producing import produce
 
 pytestmark = pytest.mark.broker
 
@@ -80,10 +80,7 @@ def member(kafka: KafkaCluster, request: pytest.FixtureRequest) -> Iterator[Call
 
 
 def send(kafka: KafkaCluster, topic: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number in range(count):
-        producer.produce(topic, b'{"id": %d}' % number, partition=0)
-    assert producer.flush(180) == 0
+    produce(kafka.bootstrap_servers, topic, *(b'{"id": %d}' % number for number in range(count)), partition=0)
 
 
 def test_each_chain_gets_its_records_through_pauses_seeks_and_retention(

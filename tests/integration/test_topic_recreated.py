@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import NewPartitions
 from deltalake import DeltaTable
@@ -21,6 +21,7 @@ from devservices.processes import Child
 from tests.builders import pipeline_config
 from tests.integration import in_process
 from tests.integration.conftest import Programs
+from tests.producing import produce
 from tests.staged import markers
 from tests.waiting import until
 
@@ -43,11 +44,8 @@ def settings(kafka: KafkaCluster, folder: Path, topic: str, start: str = "earlie
     )
 
 
-def produce(kafka: KafkaCluster, topic: str, text: str, records: int, partition: int = 0) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for _ in range(records):
-        producer.produce(topic, json.dumps({"text": text}).encode(), partition=partition)
-    assert producer.flush(180) == 0
+def send(kafka: KafkaCluster, topic: str, text: str, records: int, partition: int = 0) -> None:
+    produce(kafka.bootstrap_servers, topic, *[json.dumps({"text": text})] * records, partition=partition)
 
 
 def recreated(kafka: KafkaCluster, topic: str) -> None:
@@ -63,7 +61,7 @@ def recreated(kafka: KafkaCluster, topic: str) -> None:
 def create_again(kafka: KafkaCluster, topic: str, text: str, records: int) -> None:
     kafka.delete_topic(topic)
     recreated(kafka, topic)
-    produce(kafka, topic, text, records)
+    send(kafka, topic, text, records)
 
 
 def spans(folder: Path, topic: str) -> dict[int, list[tuple[int, int, int]]]:
@@ -95,7 +93,7 @@ def wait_for(child: Child, text: str, within_s: float = 180.0) -> None:
 
 def writer_of_old_topic(kafka: KafkaCluster, topic: str, programs: Programs, config: Path, folder: Path) -> Child:
     """A running writer that has staged the topic's first records."""
-    produce(kafka, topic, "old", 10)
+    send(kafka, topic, "old", 10)
     writer = programs.start("stage-writer", "run", config)
     writer.wait_until(lambda: ends(folder, topic) == {0: 10}, "the old topic is staged")
     return writer
@@ -155,7 +153,7 @@ def test_topic_that_was_created_again_while_no_writer_ran_is_held(
 ) -> None:
     topic = new_topic(1)
     config = programs.config(settings(kafka, tmp_path, topic))
-    produce(kafka, topic, "old", 10)
+    send(kafka, topic, "old", 10)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     create_again(kafka, topic, "new", records)
     done = programs.run("stage-writer", "run", config, "--until-caught-up")
@@ -180,13 +178,13 @@ def test_partition_that_is_added_under_latest_is_read_from_its_first_record(
     topic = new_topic(2)
     config = programs.config(settings(kafka, tmp_path, topic, "latest"))
     for partition in (0, 1):
-        produce(kafka, topic, "before", 5, partition)
+        send(kafka, topic, "before", 5, partition)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert spans(tmp_path, topic) == {}, "what was there before is not wanted"
     admin = kafka.admin  # held, because the answer is lost when the client is collected
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
-    produce(kafka, topic, "after", 7, 2)
-    produce(kafka, topic, "after", 2, 1)
+    send(kafka, topic, "after", 7, 2)
+    send(kafka, topic, "after", 2, 1)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert spans(tmp_path, topic) == {1: [(0, 5, 7)], 2: [(0, 0, 7)]}
 
@@ -196,9 +194,9 @@ def test_records_that_were_deleted_beyond_the_position_are_held_until_they_are_g
 ) -> None:
     topic = new_topic(1)
     config = programs.config(settings(kafka, tmp_path, topic))
-    produce(kafka, topic, "first", 10)
+    send(kafka, topic, "first", 10)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
-    produce(kafka, topic, "second", 10)
+    send(kafka, topic, "second", 10)
     place, admin = KafkaPartition(topic, 0, 15), kafka.admin
     admin.delete_records([place])[place].result(60)
     done = programs.run("stage-writer", "run", config, "--until-caught-up")
@@ -225,7 +223,7 @@ def test_missing_topic_is_named_and_waited_for(
     wait_for(writer, "topic does not exist in Kafka")
     assert topic in writer.log.read_text("utf-8")
     kafka.create_topic(topic)
-    produce(kafka, topic, "late", 4)
+    send(kafka, topic, "late", 4)
     writer.wait_until(lambda: ends(tmp_path, topic) == {0: 4}, "the topic that came is staged")
     writer.stop()
     kafka.delete_topic(topic)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from devservices.kafka import KafkaCluster, running_kafka
 from tests.integration import in_process
 from tests.integration.conftest import Programs
-from tests.integration.test_topic_recreated import ends, produce, settings, wait_for
+from tests.integration.test_topic_recreated import ends, send, settings, wait_for
 
 pytestmark = pytest.mark.broker
 TOPIC = "orders"
@@ -27,7 +27,7 @@ def copied_kafka(folder: Path, *, stopped: bool) -> Iterator[KafkaCluster]:
     """A broker with 50 records, and a copy of its data, taken while it was stopped or while it ran."""
     with running_kafka(folder=folder) as kafka:
         kafka.create_topic(TOPIC)
-        produce(kafka, TOPIC, "kept", 50)
+        send(kafka, TOPIC, "kept", 50)
         (broker,) = kafka.brokers
         if stopped:
             broker.stop()
@@ -35,7 +35,7 @@ def copied_kafka(folder: Path, *, stopped: bool) -> Iterator[KafkaCluster]:
         if stopped:
             broker.start()
             kafka.wait_until_ready()
-        produce(kafka, TOPIC, "lost", 50)
+        send(kafka, TOPIC, "lost", 50)
         yield kafka
 
 
@@ -47,7 +47,7 @@ def restore(kafka: KafkaCluster, folder: Path) -> None:
     shutil.copytree(folder / "copy", broker.folder / "data")
     broker.start()
     kafka.wait_until_ready()
-    produce(kafka, TOPIC, "other", 60)
+    send(kafka, TOPIC, "other", 60)
 
 
 @pytest.mark.spark
