@@ -39,7 +39,7 @@ _aged_early = changed(settling, "store_time_ms", lambda store: store_time_ms(sto
 _claimed_late = changed(staging, "LONGEST_FLUSH_S", _NEVER_S)
 _torn = changed(CleanUp, "_keep_named", _keep_if_readable)
 _as_they_are = changed(guard, "guarded_age_s", lambda _properties: _NEVER_S)
-_not_lost = changed(rollback._Lineage, "_lose", lambda *_: None)
+_not_lost = changed(rollback._Lineage, "_note_lost", lambda *_: None)
 _goes_on = changed(assignment.AssignedPartitions, "fault", _reset)
 _at_its_end = changed(ResumePoints, "_has_chain", lambda *_: False)
 _unknown_differs = changed(identity, "_differ", lambda first, other: first != other)

@@ -226,7 +226,7 @@ def test_hand_made_marker_takes_the_generation_of_the_chain_origin(world: World,
     """Otherwise, markers above it would be older than the rewind and would never be loaded."""
     if generation:
         world.stage().chains.begin(SOURCE, ChainOrigin(Position(100), generation=generation))
-    world.store.write(MarkerName(SOURCE, Position(100)).path, b"")
+    world.store.write("done/orders/0/100.done", b"")
     tail = world.stage().chains.tail(SOURCE)
     assert tail is not None
     assert tail.lineage == Lineage(generation)
