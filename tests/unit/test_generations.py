@@ -1,6 +1,7 @@
 """A topic that was recreated: chain origins, txn ids, the restart's plan, and how the loader treats old markers."""
 
 import json
+import re
 import uuid
 from dataclasses import replace
 
@@ -203,6 +204,66 @@ def test_records_of_another_topic_are_not_staged_again_by_a_chain_of_its_own() -
         plan_restart(other, give_up=False)
     with pytest.raises(UsageError, match=r"would start at 51, but Kafka has \[0, 50\)"):
         plan_restart(other, give_up=True, at=Position(51))
+
+
+WHY = "it was staged for the app_id old, and the stream's is orders"
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "at", "now", "begin"),
+    [(20, None, "new", 20), (20, 30, "new", 30), (25, None, "old", 25), (None, 3, "old", 3), (None, 3, None, 3)],
+)
+def test_separate_chain_begins_after_what_the_table_has(
+    elsewhere: int | None, at: int | None, now: str | None, begin: int
+) -> None:
+    first, last = OLD
+    left = tuple(StagedMarker(marker.name.path, marker.name, marker) for marker in chain_of(0, 1, 2))
+    known = replace(
+        state(first, last, now=now, ends=(3, 50)),
+        foreign=WHY,
+        elsewhere=None if elsewhere is None else Position(elsewhere),
+        older=left,
+        generation=2,
+        replaced_generation=1,
+        loaded=Position(9),
+        repairs=6,
+    )
+    plan = instance(Restart, plan_restart(known, give_up=elsewhere is None, at=None if at is None else Position(at)))
+    assert plan.chain_origin == ChainOrigin(Position(begin), 3, now, number=7, loaded_before=Position(9))
+    assert [moved.name.start for moved in plan.put_aside] == [10, 0, 1, 0]
+    lost = () if elsewhere is not None else ("[0, 3) of the old topic is given up: it was staged and never loaded",)
+    assert plan.notes == (f"it gets a chain of its own, because {WHY}", *lost)
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "at", "now", "problem", "remedy"),
+    [
+        (20, 2, "new", "would start at 2, but Kafka has [3, 50)", "use --at with an offset of 3 to 50"),
+        (60, None, "new", "would start at 60, but Kafka has [3, 50)", "use --at with an offset of 3 to 50"),
+        (20, 19, "new", "up to 20: from 19 on its records would be loaded a second time", "use --at 20"),
+        (15, None, "new", "[15, 20) of the old orders/0 is staged and not loaded", "use --at 15, or give it up"),
+        (None, None, "old", "[0, 3) of the old orders/0 is staged and not loaded", "use --at 0, or give it up"),
+        (None, None, None, "[0, 3) of the old orders/0 is staged and not loaded", "use --at 0, or give it up"),
+    ],
+)
+def test_separate_chain_neither_loses_nor_repeats_records(
+    elsewhere: int | None, at: int | None, now: str | None, problem: str, remedy: str
+) -> None:
+    known = replace(
+        state(*OLD, now=now, ends=(3, 50)),
+        foreign=WHY,
+        elsewhere=None if elsewhere is None else Position(elsewhere),
+    )
+    with pytest.raises(UsageError, match=re.escape(problem)) as error:
+        plan_restart(known, give_up=False, at=None if at is None else Position(at))
+    assert error.value.remedy.startswith(remedy)
+
+
+def test_chain_of_several_topics_has_no_start_offset() -> None:
+    joined = TopicPartition(Topic("orders+payments"), Partition(0))
+    for foreign in (WHY, None):
+        with pytest.raises(UsageError, match="for which one offset does not say where to start"):
+            plan_restart(replace(state(), partition=joined, foreign=foreign), give_up=True, at=Position(3))
 
 
 def test_old_chain_with_an_unreadable_marker_must_be_given_up_explicitly() -> None:
