@@ -210,11 +210,11 @@ WHY = "it was staged for the app_id old, and the stream's is orders"
 
 
 @pytest.mark.parametrize(
-    ("elsewhere", "at", "now", "begin"),
+    ("elsewhere", "offset", "now", "begin"),
     [(20, None, "new", 20), (20, 30, "new", 30), (25, None, "old", 25), (None, 3, "old", 3), (None, 3, None, 3)],
 )
 def test_separate_chain_begins_after_what_the_table_has(
-    elsewhere: int | None, at: int | None, now: str | None, begin: int
+    elsewhere: int | None, offset: int | None, now: str | None, begin: int
 ) -> None:
     first, last = OLD
     left = tuple(StagedMarker(marker.name.path, marker.name, marker) for marker in chain_of(0, 1, 2))
@@ -228,7 +228,9 @@ def test_separate_chain_begins_after_what_the_table_has(
         loaded=Position(9),
         repairs=6,
     )
-    plan = instance(Restart, plan_restart(known, give_up=elsewhere is None, at=None if at is None else Position(at)))
+    plan = instance(
+        Restart, plan_restart(known, give_up=elsewhere is None, at=None if offset is None else Position(offset))
+    )
     assert plan.chain_origin == ChainOrigin(Position(begin), 3, now, number=7, loaded_before=Position(9))
     assert [moved.name.start for moved in plan.put_aside] == [10, 0, 1, 0]
     lost = () if elsewhere is not None else ("[0, 3) of the old topic is given up: it was staged and never loaded",)
@@ -236,7 +238,7 @@ def test_separate_chain_begins_after_what_the_table_has(
 
 
 @pytest.mark.parametrize(
-    ("elsewhere", "at", "now", "problem", "remedy"),
+    ("elsewhere", "offset", "now", "problem", "remedy"),
     [
         (20, 2, "new", "would start at 2, but Kafka has [3, 50)", "use --at with an offset of 3 to 50"),
         (60, None, "new", "would start at 60, but Kafka has [3, 50)", "use --at with an offset of 3 to 50"),
@@ -247,7 +249,7 @@ def test_separate_chain_begins_after_what_the_table_has(
     ],
 )
 def test_separate_chain_neither_loses_nor_repeats_records(
-    elsewhere: int | None, at: int | None, now: str | None, problem: str, remedy: str
+    elsewhere: int | None, offset: int | None, now: str | None, problem: str, remedy: str
 ) -> None:
     known = replace(
         state(*OLD, now=now, ends=(3, 50)),
@@ -255,7 +257,7 @@ def test_separate_chain_neither_loses_nor_repeats_records(
         elsewhere=None if elsewhere is None else Position(elsewhere),
     )
     with pytest.raises(UsageError, match=re.escape(problem)) as error:
-        plan_restart(known, give_up=False, at=None if at is None else Position(at))
+        plan_restart(known, give_up=False, at=None if offset is None else Position(offset))
     assert error.value.remedy.startswith(remedy)
 
 

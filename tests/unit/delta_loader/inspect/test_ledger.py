@@ -11,7 +11,7 @@ from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
 from common.tables.counts import Counts, Replaced
 from common.tables.transactions import TxnIds
 from delta_loader.inspect.verify.count_findings import exploded_findings
-from delta_loader.inspect.verify.findings import Finding, Verdict
+from delta_loader.inspect.verify.findings import Finding, Verdict, VerifiedStream
 from delta_loader.inspect.verify.ledger import Ledger
 from delta_loader.inspect.verify.offset_ranges import offset_ranges
 from delta_loader.inspect.verify.offsets import BUCKET, Bucket
@@ -153,12 +153,19 @@ def test_commit_whose_counts_differ_from_its_files_is_a_fault() -> None:
     assert history.faults() == [("files_differ_from_counts", 0), ("txn_action_differs", 1)]
 
 
+def test_counts_that_do_not_add_up_are_a_fault() -> None:
+    history = History()
+    history.commit(add("f", 0, 7, 8), txn(9), ours=shaped(0, 10, {SOURCE: Counts(10, 8, 1, 0)}))
+    assert history.faults() == [("counts_do_not_add_up", 0)]
+
+
 def test_optimize_that_changes_the_row_count_is_a_fault() -> None:
-    history = History((0, 10, 10), (10, 20, 10))
-    actions = (remove("f0"), remove("f10"), add("o", 0, 19, 19))
-    quiet = [quietly(action) for action in actions]
-    history.commit(*quiet, operation="OPTIMIZE")
-    assert history.faults() == [("rows_changed_on_the_way", 2)]
+    for rows, faults in ((19, [("rows_changed_on_the_way", 2)]), (20, []), (21, [("rows_changed_on_the_way", 2)])):
+        history = History((0, 10, 10), (10, 20, 10))
+        actions = (remove("f0"), remove("f10"), add("o", 0, 19, rows))
+        quiet = [quietly(action) for action in actions]
+        history.commit(*quiet, operation="OPTIMIZE")
+        assert history.faults() == faults
 
 
 def test_missing_rows_are_classified_by_the_commit_that_removed_them() -> None:
@@ -168,6 +175,14 @@ def test_missing_rows_are_classified_by_the_commit_that_removed_them() -> None:
         assert kinds(judged(history, range(8))) == [verdict]
     history = History((0, 10, 10))
     assert kinds(judged(history, range(8))) == [("fault", "rows_missing", 0)]
+
+
+def test_delete_before_a_load_does_not_excuse_its_missing_rows() -> None:
+    history = History((0, 10, 10))
+    history.commit(add("theirs", 10, 19, 10))
+    history.commit(remove("theirs"), operation="DELETE")
+    history.load(10, 20, 10)
+    assert ("fault", "rows_missing", 3) in kinds(judged(history, range(18)))
 
 
 def test_delete_excuses_only_the_rows_it_removed() -> None:
@@ -204,9 +219,34 @@ def test_spans_without_counts_are_unproved() -> None:
     assert kinds(judged(history, range(7))) == [("not proved", "not_counted", None)]
 
 
+def test_more_rows_than_were_loaded_are_a_fault() -> None:
+    history = History()
+    history.commit(add("f", 0, 9, 8), txn(9), ours=loaded(0, 10, 8, gone=2))
+    assert kinds(judged(history, range(9))) == [("fault", "too_many_rows", 0)]
+
+
 def test_rows_without_a_load_are_a_fault() -> None:
     history = History((0, 10, 10))
     assert kinds(judged(history, range(12))) == [("fault", "unknown_rows", None)]
+    assert kinds(judged(History((5, 10, 5)), range(4, 10))) == [("fault", "unknown_rows", None)]
+    cleaned = History()
+    cleaned.version = 3
+    cleaned.load(5, 10, 5)
+    assert kinds(judged(cleaned, range(5, 12))) == [("fault", "unknown_rows", None)]
+
+
+def test_topic_that_ends_before_the_table_s_position_is_a_fault() -> None:
+    tables = Tables(History((0, 10, 10)).ledger, None, "t", "d", Shape())
+    for end, is_fault in ((9, True), (10, False), (11, False)):
+        seen = walk([span(0, 10)], Position(10), [bucket(*range(10))], [], kafka=[])
+        seen.kafka_end = Position(end)
+        findings = kinds(kafka_findings(tables, SOURCE, seen, ()))
+        assert (("fault", "kafka_went_back", None) in findings) is is_fault
+
+
+def test_stream_that_could_not_be_verified_is_not_clean() -> None:
+    assert VerifiedStream("app", "t", 1, 0).is_clean
+    assert not VerifiedStream("app", "t", None, None, failure="there is no table t").is_clean
 
 
 def test_recreated_topic_starts_a_new_chain() -> None:
@@ -242,6 +282,16 @@ def test_operator_resolution_settles_the_fault() -> None:
         assert history.faults() == []
         findings = judged(history, [*range(10), *range(position, position + 10)])
         assert kinds(findings) == ([] if decision is Decision.REPLAY else [("noted", "deleted", 2)])
+
+
+def test_operator_resolution_settles_no_other_fault() -> None:
+    history = History((0, 10, 10), (10, 20, 10))
+    history.commit(remove("f0"))
+    history.commit(remove("f10"), operation="RESTORE")
+    answers = Resolved(3, Decision.REPLAY, {SOURCE: Position(15)})
+    history.commit(txn(14), ours=CommitMetadata("c", "app", {}, None, answers=answers))
+    assert [str(load.span) for load in history.ledger.loaded[SOURCE]] == ["[0, 10)", "[10, 15)"]
+    assert ("fault", "rows_removed", 2) in kinds(judged(history, range(10, 15)))
 
 
 def test_replacement_past_an_accepted_position_no_longer_counts() -> None:
@@ -295,6 +345,8 @@ def test_record_in_both_tables_is_found() -> None:
     assert (seen.both.spans, seen.total, seen.dead_total) == ([span(3, 4)], 3, 2)
     twice = walk([], Position(10), [Bucket(BUCKET, 3, 0b11)], [])
     assert twice.twice.spans == [span(BUCKET, 2 * BUCKET)]
+    dead_twice = walk([], Position(10), [], [Bucket(BUCKET, 3, 0b11)])
+    assert dead_twice.twice_dead.spans == [span(BUCKET, 2 * BUCKET)]
 
 
 def test_filtered_records_must_match_their_count() -> None:
@@ -308,6 +360,10 @@ def test_filtered_records_must_match_their_count() -> None:
     # A row is gone: there are more in Kafka alone than were left out.
     findings = kinds(judged(history, [0, 2, 4, 6, 7], kafka=range(10)))
     assert findings == [("fault", "rows_missing", 0), ("fault", "missing_from_tables", 0)]
+    # A DELETE does not excuse what another program removed before.
+    history.commit(remove("f"), add("g", 0, 7, 5))
+    history.commit(remove("g"), add("h", 0, 6, 4), operation="DELETE")
+    assert ("fault", "missing_from_tables", 0) in kinds(judged(history, [0, 2, 4, 6], kafka=range(10)))
 
 
 def test_filtered_records_without_counts_are_unproved() -> None:
