@@ -85,8 +85,8 @@ def files(staging: Staging) -> set[str]:
 
 
 def test_unreferenced_files_are_removed_and_a_dry_run_only_reports_them(staging: Staging) -> None:
-    kept = paths_of(staging.flush(0, 0, 10))
-    gone = orphan(staging, 10, 20)
+    kept = [path for start in (0, 10) for path in paths_of(staging.flush(0, start, start + 10))]
+    gone = orphan(staging, 20, 30)
     grow_old(staging)
     for removing in (False, True):
         tally = clean(staging, remove=removing)["data files /tables/orders"]
@@ -107,6 +107,8 @@ def test_unsafe_age_is_refused(staging: Staging) -> None:
         require_safe(settings_for(staging), DAY_S)
     assert "use at least 90080s" in caught.value.remedy
     require_safe(settings_for(staging), 90_080)
+    with pytest.raises(UsageError, match="waiting for their marker"):
+        clean(staging, older_than_s=DAY_S)
 
 
 def test_files_of_every_readable_version_are_kept(staging: Staging) -> None:
