@@ -266,6 +266,8 @@ def test_chain_of_several_topics_has_no_start_offset() -> None:
     for foreign in (WHY, None):
         with pytest.raises(UsageError, match="for which one offset does not say where to start"):
             plan_restart(replace(state(), partition=joined, foreign=foreign), give_up=True, at=Position(3))
+    plan = instance(Restart, plan_restart(replace(state(), partition=joined, foreign=WHY), give_up=True))
+    assert required(plan.chain_origin).position == 0
 
 
 def test_old_chain_with_an_unreadable_marker_must_be_given_up_explicitly() -> None:
@@ -340,6 +342,7 @@ def test_restart_of_a_truncated_topic_needs_a_start_position() -> None:
             ),
         )
         assert plan.chain_origin == ChainOrigin(Position(8), 1, "old", number=1, loaded_before=Position(0))
+        assert plan.notes[-1].startswith("records of Kafka from 8 on are loaded as new ones")
         assert [moved.name.start for moved in plan.put_aside] == [10, 0]
     for position, high in ((2, 12), (13, 12), (21, 50)):
         with pytest.raises(UsageError, match=rf"Kafka has \[3, {high}\) of orders/0, and its chain ends at 20"):
