@@ -2,7 +2,7 @@
 
 It implements only the calls that Confluent's client makes: registering schemas, and reading them by id or by subject
 and version. It checks no compatibility and stores nothing on disk. It can be stopped, and started again at the same
-address with the same schemas.
+address with the same schemas. (devservices/apicurio.py runs a whole registry.)
 """
 
 import base64

@@ -2,7 +2,8 @@
 
 import datetime as dt
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import SparkSession
 
 from common.errors import ExitCode
+from devservices.apicurio import running_apicurio
 from devservices.kafka import KafkaCluster
 from devservices.schema_registry import running_registry
 from tests.integration import in_process
@@ -86,16 +88,29 @@ def test_columns_come_from_the_records_and_then_from_the_table(
     ]
 
 
+@contextmanager
+def small_registry() -> Iterator[str]:
+    with running_registry() as registry:
+        yield registry.url
+
+
+@pytest.mark.parametrize("running", [small_registry, pytest.param(running_apicurio, marks=pytest.mark.nightly)])
 def test_columns_come_from_the_registry_and_a_new_field_is_in_its_column_from_its_first_record(
-    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+    kafka: KafkaCluster,
+    new_topic: Callable[..., str],
+    programs: Programs,
+    spark: SparkSession,
+    tmp_path: Path,
+    *,
+    running: Callable[[], AbstractContextManager[str]],
 ) -> None:
     topic, table = new_topic(1), f"{tmp_path}/orders"
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     context = SerializationContext(topic, MessageField.VALUE)
     fields: list[dict[str, object]] = [{"name": "id", "type": "int"}, {"name": "sent", "type": MILLIS}]
     prices = {"columns": "id BIGINT, price DOUBLE", "derive": {"double_price": "2 * price"}}
-    with running_registry() as registry:
-        client = SchemaRegistryClient({"url": registry.url})
+    with running() as url:
+        client = SchemaRegistryClient({"url": url})
 
         def produce(*records: dict[str, object]) -> None:
             schema = {"type": "record", "name": "Order", "fields": fields}
@@ -107,7 +122,7 @@ def test_columns_come_from_the_registry_and_a_new_field_is_in_its_column_from_it
         config = programs.config(
             {
                 "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-                "schema_registry": {"url": registry.url},
+                "schema_registry": {"url": url},
                 "stage": {"url": f"{tmp_path}/stage"},
                 "writer": {"group_id": topic, "http": None},
                 "loader": {"http": None},
