@@ -6,11 +6,10 @@ Apicurio Registry also speaks Confluent's protocol. It keeps its schemas in memo
 import os
 import tarfile
 import tempfile
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from common.downloads import MAVEN_URL, cache_folder, fetch
@@ -22,8 +21,6 @@ _NAME = "apicurio-registry-app-3.0.9"
 _PATH = f"io/apicurio/apicurio-registry-app/3.0.9/{_NAME}-all.tar.gz"
 _SHA256 = "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43"
 _OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_READY_TIMEOUT_S = 300
-_POLL_INTERVAL_S = 0.2
 
 
 @contextmanager
@@ -37,7 +34,7 @@ def running_apicurio() -> Iterator[str]:
         command = [java(), *_OPTIONS, *address, "-jar", str(program)]
         server = processes.start(command, Path(folder) / "registry.log", folder=Path(folder))
         try:
-            _wait_until_ready(server, url)
+            server.wait_until(partial(_answers, url), "Apicurio Registry")
             yield url
         finally:
             server.stop()
@@ -58,15 +55,9 @@ def _program() -> Path:
     return program
 
 
-def _wait_until_ready(server: processes.Child, url: str) -> None:
-    deadline_s = time.monotonic() + _READY_TIMEOUT_S
-    while True:
-        try:
-            urllib.request.urlopen(f"{url}/subjects", timeout=5).close()  # noqa: S310 - loopback
-        except (OSError, urllib.error.URLError):
-            if not server.is_running or time.monotonic() > deadline_s:
-                msg = f"Apicurio Registry did not start:\n{server.log_tail()}"
-                raise processes.ServiceError(msg) from None
-            time.sleep(_POLL_INTERVAL_S)
-        else:
-            return
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{url}/subjects", timeout=5).close()  # noqa: S310 - loopback
+    except OSError:
+        return False
+    return True
