@@ -69,6 +69,17 @@ def test_emptied_marker_is_held_and_its_records_are_staged_again(
     assert (dict(report.held), tables.tables[staging.table].transactions) == ({}, {"orders-0": 29})
 
 
+def require_rewound_and_loaded(
+    staging: Staging, store: ObjectStore, tables: MemoryDeltaTables, *, previous: int
+) -> None:
+    """A rewind to 10 is possible; the records that are staged again behind ``previous`` are loaded."""
+    operator.rewind(store, plan_rewind(state(staging, store, tables), Position(10), Author("operator", 1_000)))
+    assert required(StagedChains(store).tail(staging.source(0))).end == 10
+    staging.flush(0, 10, 30, previous=previous)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert (dict(report.held), tables.tables[staging.table].transactions) == ({}, {"orders-0": 29})
+
+
 def test_emptied_last_marker_is_held_by_loader_and_writer_and_its_records_are_staged_again(
     staging: Staging, store: ObjectStore, tables: MemoryDeltaTables
 ) -> None:
@@ -84,11 +95,7 @@ def test_emptied_last_marker_is_held_by_loader_and_writer_and_its_records_are_st
     assert "--to 10" in held.remedy
     with pytest.raises(UsageError, match="it is empty, follows a flush"):
         plan_skip(state(staging, store, tables), Position(20), Author("operator", 1_000))
-    operator.rewind(store, plan_rewind(state(staging, store, tables), Position(10), Author("operator", 1_000)))
-    assert required(StagedChains(store).tail(staging.source(0))).end == 10
-    staging.flush(0, 10, 30, previous=0)
-    (report,) = loader_for(staging, tables).run_pass()
-    assert (dict(report.held), tables.tables[staging.table].transactions) == ({}, {"orders-0": 29})
+    require_rewound_and_loaded(staging, store, tables, previous=0)
 
 
 def test_emptied_only_marker_at_the_chain_s_origin_is_held_by_loader_and_writer(
@@ -106,11 +113,7 @@ def test_emptied_only_marker_at_the_chain_s_origin_is_held_by_loader_and_writer(
     assert tables.tables == {}
     with pytest.raises(UsageError, match="it is empty, is where the chain starts"):
         plan_skip(state(staging, store, tables), Position(20), Author("operator", 1_000))
-    operator.rewind(store, plan_rewind(state(staging, store, tables), Position(10), Author("operator", 1_000)))
-    assert required(StagedChains(store).tail(staging.source(0))).end == 10
-    staging.flush(0, 10, 30, previous=9)
-    (report,) = loader_for(staging, tables).run_pass()
-    assert (dict(report.held), tables.tables[staging.table].transactions) == ({}, {"orders-0": 29})
+    require_rewound_and_loaded(staging, store, tables, previous=9)
 
 
 def test_chain_that_begins_by_hand_behind_its_origin_is_continued(staging: Staging, store: ObjectStore) -> None:

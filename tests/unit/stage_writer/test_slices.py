@@ -115,6 +115,11 @@ class World:
         for _ in range(100):
             self.intake.convert()
 
+    def take_and_convert(self, *spans: tuple[int, int]) -> None:
+        for start, end in spans:
+            self.take(start, end)
+        self.convert_all()
+
 
 def test_record_that_arrives_again_while_slices_wait_is_buffered_once() -> None:
     world = World()
@@ -137,11 +142,8 @@ def test_writer_that_stops_converts_one_slice_at_most() -> None:
 
 def test_nothing_from_a_record_on_that_may_not_be_staged_is_buffered() -> None:
     world = World(stops=[3])
-    world.take(0, 6)
-    world.take(6, 8)
-    world.convert_all()
-    world.take(8, 10)
-    world.convert_all()
+    world.take_and_convert((0, 6), (6, 8))
+    world.take_and_convert((8, 10))
     assert (world.buffered, world.assigned.taken) == ((3, 3), 8)
     assert STOP in required(world.assigned.stop).problem
 
@@ -158,11 +160,8 @@ def test_span_before_a_record_that_may_not_be_staged_has_records(first: int, end
 
 def test_nothing_behind_a_field_without_a_column_is_buffered() -> None:
     world = World(offers=[3])
-    world.take(0, 6)
-    world.take(6, 8)
-    world.convert_all()
-    world.take(8, 10)
-    world.convert_all()
+    world.take_and_convert((0, 6), (6, 8))
+    world.take_and_convert((8, 10))
     assert world.buffered == (3, 3)
     assert (world.assigned.taken, world.group.paused) == (3, {ORDERS})
 
