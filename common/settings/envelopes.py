@@ -18,7 +18,7 @@ TRUNCATES = ("debezium", "canal", "dms")
 
 DEBEZIUM = "debezium"
 DEBEZIUM_PARTS = frozenset({"before", "after", "op"})
-"""The fields by which Debezium's change events are told from its other messages, and from plain records."""
+"""The fields that distinguish Debezium's change events from its other messages and from plain records."""
 
 
 def is_envelope_open(stream: Stream) -> bool:

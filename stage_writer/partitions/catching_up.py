@@ -61,9 +61,9 @@ class CatchingUp:
         self._waiting_since_s: float | None = None
         self._answer = False
         there = {topic for target in self._targets for topic in topics_of(target.topic)}
-        for error in self._hidden.values():
-            if len(self._hidden) == len(streams):
-                raise error
+        refusals = list(self._hidden.values())
+        if refusals and len(refusals) == len(streams):
+            raise refusals[0]
         for stream in streams:
             if stream.app_id in self._hidden:
                 continue
