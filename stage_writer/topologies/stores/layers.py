@@ -217,7 +217,7 @@ class Layers:
         changed: SpaceChanges = {}
         for layer in (*self._sealed, self._open):
             if layer.values:
-                changed.update((key, layer.values[key]) for key in layer.within(low, high, lambda key: key))
+                changed.update((key, layer.values[key]) for key in layer.within(low, high, _by_key))
         below = self._below(low, high, self._space, reverse=reverse)
         if not changed:
             return below
@@ -316,6 +316,11 @@ class Layers:
             if merges != self._merges:
                 raise RuntimeError("an iterator over a store was used after the record that opened it: open a new one")
             yield entry
+
+
+def _by_key(key: bytes) -> bytes:
+    """The index of entries that are ordered by their keys. One function: a layer keeps an order for each index."""
+    return key
 
 
 def _key(change: tuple[bytes, bytes | None]) -> bytes:

@@ -1,5 +1,6 @@
 """State stores: cases that the histories in tests/property do not cover."""
 
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -44,6 +45,29 @@ def test_iterator_used_after_its_record_raises() -> None:
     stores.sealed("second")
     with pytest.raises(RuntimeError, match="used after the record that opened it"):
         next(kept)
+
+
+def test_cost_of_a_scan_does_not_depend_on_the_number_of_scans_before() -> None:
+    stores = TaskStores([Stores.window("w", timedelta(hours=1), timedelta(seconds=1))], MemoryBackend())
+    windows = stores.store("w")
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    def cost_of_a_record(time_ms: int) -> int:
+        before = calls
+        assert len(list(windows.fetch_range("a", time_ms - 5, time_ms))) == min(time_ms, 5)
+        windows.put("a", "x", time_ms)
+        return calls - before
+
+    sys.setprofile(count)
+    try:
+        costs = [cost_of_a_record(time_ms) for time_ms in range(100)]
+    finally:
+        sys.setprofile(None)
+    assert costs[99] <= costs[10]
 
 
 def test_store_may_change_during_iteration() -> None:
