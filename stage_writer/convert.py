@@ -29,8 +29,7 @@ from common.schema import StructType, from_arrow_type, schema_to_json, to_arrow_
 from common.schema.agreement import PublishedColumns
 from common.schema.evolution import NO_COLUMNS
 from common.settings import Stream
-from common.settings.columns import made_columns, naming_of, rescue_column_of_table
-from common.settings.kafka_columns import kafka_fields_of
+from common.settings.columns import kafka_fields_of, made_columns, naming_of, rescue_column_of_table
 from common.settings.merging import merge_by_of, operation_of, settings_of_columns
 from common.stage.markers import TableKind
 from common.tables.changes import MergeBy, table_columns

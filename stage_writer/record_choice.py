@@ -13,7 +13,7 @@ from common.settings.columns import CDC_COLUMN, made_columns
 from common.settings.envelopes import may_have_several_rows
 from common.settings.formats import ValueFormat, path_steps
 from common.settings.merging import table_with_other_rows
-from common.settings.parts.record import UnknownFields
+from common.settings.parts import UnknownFields
 from stage_writer.decode.batch import Index, MessageBatch, Messages
 from stage_writer.decode.decode import Decoded, MessageDecoder
 from stage_writer.layers import RecordInputs, decoder_of

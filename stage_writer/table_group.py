@@ -28,8 +28,8 @@ from common.schema.evolution import NO_COLUMNS, joined_columns, with_additions
 from common.settings import Stream
 from common.settings.columns import as_in_table, rescue_column_of_table
 from common.settings.envelopes import KEY_NAMES
-from common.settings.loading import LoadSetting
 from common.settings.merging import columns_of_rows
+from common.settings.values import LoadSetting
 from stage_writer.convert import RecordPipeline, offers_of
 from stage_writer.decode.batch import Index, Mask, Messages
 from stage_writer.decode.rejects import ErrorClass, Reject

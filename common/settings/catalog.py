@@ -10,7 +10,7 @@ Rules:
 
 from collections.abc import Mapping
 
-from common.settings.refusing import refuse
+from common.settings.section import refuse
 from common.tables.urls import comparable, is_catalog_name, require_url
 
 

@@ -5,16 +5,22 @@ Rules:
 1. The declared columns are the record's; `explode`, then `drop`, `rename` and `field_names` turn them into the table's.
    `partition_by` and the columns that are added after these use the table's names only.
 2. The type of a derived column is its expression's. It is not known here, and nothing here depends on it.
+3. The columns that a stream gains are published, and offered, under the records' names, so an edit of `rename`,
+   `field_names` or `explode` leaves them true. The table has, and gains, columns of its own names. What is published
+   stays published, also while a setting gives two of its fields the same column: that is then the first one's.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from common.errors import SchemaError
 from common.hints import did_you_mean
 from common.schema import ArrayType, Field, Primitive, StructType
+from common.schema.agreement import Agreement, PublishedColumns, agree
+from common.schema.evolution import Addition, extended, restricted
 from common.schema.naming import Naming
 from common.settings.formats import path_steps
-from common.settings.stream import Stream
+from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS, Included, Stream
 
 CDC_COLUMN = "_cdc"
 """The description of a row's change in an event (`envelope`)."""
@@ -119,3 +125,46 @@ def table_columns_of(stream: Stream) -> StructType:
     drop = frozenset(path for path in naming.drop if len(path) == 1 or path[0] not in made)
     rename = {path: name for path, name in naming.rename.items() if len(path) == 1 or path[0] not in made}
     return replace(naming, drop=drop, rename=rename).of(columns, made).columns
+
+
+KAFKA_FIELDS = tuple(
+    Field(name, data_type)
+    for name, data_type in zip(
+        KAFKA_COLUMNS, (Primitive.STRING, Primitive.INTEGER, Primitive.LONG, Primitive.TIMESTAMP), strict=True
+    )
+)
+INCLUDED_FIELDS = (
+    Field(INCLUDED_COLUMNS[Included.KEY], Primitive.BINARY),
+    Field(
+        INCLUDED_COLUMNS[Included.HEADERS],
+        ArrayType(StructType((Field("key", Primitive.STRING), Field("value", Primitive.BINARY)))),
+    ),
+)
+
+
+def kafka_fields_of(stream: Stream) -> tuple[Field, ...]:
+    """The table's columns for what Kafka knows of a row's record, as the stream's settings ask for them."""
+    return (
+        *(KAFKA_FIELDS if stream.kafka_columns else ()),
+        *(field for field in INCLUDED_FIELDS if field.name in stream.included_column_names),
+    )
+
+
+def agree_in_table(
+    stream: Stream,
+    table: StructType,
+    known: PublishedColumns,
+    offered: StructType,
+    staged: StructType,
+    *,
+    refused: Collection[Addition] = (),
+) -> Agreement:
+    """The columns that ``table`` gains, as it has them, and those that are published, as in records.
+
+    ``stream`` has the table as its main one; ``staged`` and ``refused`` are the table's as well.
+    """
+    offered = restricted(offered, having_columns(stream, extended(extended(known.declared, known.published), offered)))
+    in_table = PublishedColumns(as_in_table(stream, known.declared), as_in_table(stream, known.published), known.limit)
+    agreed = agree(table, in_table, as_in_table(stream, offered), staged, refused)
+    gained = extended(known.published, as_in_records(stream, agreed.columns, offered))
+    return Agreement(agreed.added, as_in_records(stream, agreed.columns, gained, keep=True))

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from common.hints import did_you_mean
 from common.schema import ArrayType, DataType, MapType, Primitive, StructType, quote_name, type_to_ddl
-from common.settings.refusing import refuse
+from common.settings.section import refuse
 
 
 class ValueFormat(StrEnum):

@@ -10,20 +10,17 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from common.settings.checks import checked
-from common.settings.checks.route_template import check_templates
-from common.settings.checks.routes import check_shared
-from common.settings.checks.topology import check_changelogs
-from common.settings.locations import nested
+from common.settings.checks.tables import check_shared, check_templates, nested
 from common.settings.masking import References
-from common.settings.on_marker import fill_loading, require_no_source, require_waiting
 from common.settings.overlap import may_share, shared_topics
-from common.settings.refusing import refuse
-from common.settings.section import Option, Section
+from common.settings.section import Option, Section, refuse
 from common.settings.services import TableServicesSettings
 from common.settings.stream import Stream
 from common.settings.topic_reader import TopicName, TopicOwners
 from common.settings.values import (
     CODECS,
+    ON_MARKER,
+    RETENTION_ON_MARKER,
     Address,
     DurationS,
     HostName,
@@ -292,7 +289,11 @@ class LoaderSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, value: object) -> object:
-        return fill_loading(value)
+        """The default of `marker_retention` depends on the schedule."""
+        if not isinstance(value, dict) or value.get("schedule") != ON_MARKER:
+            return value
+        is_given = value.keys() & {"marker_retention", "marker_retention_s"}
+        return value if is_given else {**value, "marker_retention": RETENTION_ON_MARKER}
 
     @field_validator("clean_up", mode="before")
     @classmethod
@@ -377,7 +378,6 @@ class Settings(Section):
         topics = {topic for stream in self.streams for topic in stream.topics}
         for refused in shared_topics(self.streams, topics).values():
             refuse(f"{refused.problem}; {refused.remedy}")
-        check_changelogs(self.streams)
         tables = [(key, url) for stream in self.streams for key, url in stream.table_locations]
         templates = [
             ("streams[].route_table", stream.routing.route_table)
@@ -388,11 +388,23 @@ class Settings(Section):
         problem = nested(self.stage.url, [*tables, *templates])
         if problem is not None:
             raise ValueError(problem)
-        require_waiting(self.loader.control_topic, self.loader.schedule, self.streams)
-        require_no_source(self.loader.control_topic, self.streams)
         for stream in self.streams:
+            self._require_unread(f"state_changelog of {stream.app_id!r}", stream.state_changelog)
             stream.share(self._owners)
+        control_topic, schedule = self.loader.control_topic, self.loader.schedule
+        if control_topic is not None and not self.streams_on_marker:
+            refuse(
+                f"loader.control_topic is {control_topic!r}, and schedule is {schedule!r}: only a loader with "
+                f"schedule: {ON_MARKER} reads it; set that schedule, or remove control_topic"
+            )
+        self._require_unread("loader.control_topic", control_topic)
         return self
+
+    def _require_unread(self, name: str, topic: str | None) -> None:
+        """Raise ValueError for a topic of this program's own that a stream reads, and so would stage."""
+        reader = next((stream for stream in self.streams if topic is not None and stream.reads(topic)), None)
+        if reader is not None:
+            refuse(f"{name} is {topic!r}, which the stream {reader.app_id!r} reads; use a topic that no stream reads")
 
     _references: References = PrivateAttr(default_factory=References)
     _owners: TopicOwners = PrivateAttr(default_factory=TopicOwners)
@@ -413,6 +425,11 @@ class Settings(Section):
     def stream_of(self, chain: str) -> Stream | None:
         """The stream whose chains have this name: the first that takes it."""
         return next((stream for stream in self.streams if stream.takes(chain)), None)
+
+    @property
+    def streams_on_marker(self) -> tuple[Stream, ...]:
+        """The streams that are loaded when writers report new markers."""
+        return tuple(stream for stream in self.streams if (stream.pace.schedule or self.loader.schedule) == ON_MARKER)
 
     @property
     def may_share(self) -> bool:

@@ -4,9 +4,8 @@ Rule: a stream's key has the same name and meaning as the service's, which is it
 """
 
 from common.settings.model import LoaderSettings, Settings, WriterSettings
-from common.settings.on_marker import RETENTION_ON_MARKER
 from common.settings.stream import Stream
-from common.settings.values import ON_MARKER, parse_duration_s
+from common.settings.values import ON_MARKER, RETENTION_ON_MARKER, parse_duration_s
 from common.stage.data_files import LONGEST_FLUSH_S
 
 RETRIES_S = 2 * LONGEST_FLUSH_S

@@ -1,4 +1,4 @@
-"""The tables of a stream in addition to its main one: `routes`, `tables` and `route_tables`.
+"""The tables of a stream in addition to its main one: `routes`, `tables`, `route_tables` and `route_table`.
 
 Rules:
 
@@ -8,17 +8,54 @@ Rules:
 3. Everything else (`where`, Kafka's columns, dead letters, evolution) is the stream's.
 """
 
+import re
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+)
 
 from common.errors import SchemaError
 from common.schema import parse_ddl
+from common.settings.catalog import require_location
 from common.settings.columns_from import names_source
 from common.settings.formats import ValueFormat
-from common.settings.loading import LoadSetting
-from common.settings.section import Section
+from common.settings.section import Section, refuse
+from common.settings.values import LoadSetting
+
+VALUE = "{route}"
+ROUTE_LIMIT = 100
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+_IS_NAME = re.compile(NAME)
+NAMES = "up to 100 letters, digits, '.', '_' and '-', beginning with a letter or digit"
+
+
+def is_name(route: str) -> bool:
+    """Whether a value of `route` can name a table's folder."""
+    return _IS_NAME.fullmatch(route) is not None
+
+
+def table_of(template: str, route: str) -> str:
+    return template.replace(VALUE, route)
+
+
+def require_template(url: str) -> str:
+    """The template unchanged; raises ValueError for one that does not make a folder for each value."""
+    _, _, location = url.rpartition("://")
+    if url.count(VALUE) != 1 or VALUE in location.partition("/")[0]:
+        refuse(f"does not have {VALUE} once, in a folder's name; write for example s3://lake/tables/{VALUE}")
+    require_location(table_of(url, "x"))
+    return url
+
+
+RouteTemplate = Annotated[str, AfterValidator(require_template)]
+
 
 LAYOUT = ("partition_by", "cluster_by", "table_properties", "template", "load")
 """A table's settings that do not concern its records, except for `z_order`."""

@@ -6,7 +6,7 @@ itself, and code that needs no more than a part takes no more.
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 from pydantic import (
     BaseModel,
@@ -122,3 +122,8 @@ def _by_part(model: type[BaseModel], values: Mapping[str, object]) -> dict[str, 
         else:
             grouped[name] = value
     return {**grouped, **parts}
+
+
+def refuse(problem: str) -> NoReturn:
+    """Raise ValueError, of which pydantic makes an error with the key and the value in front of this sentence."""
+    raise ValueError(problem)

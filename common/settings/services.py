@@ -17,8 +17,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, field_validator, model_validator
 
-from common.settings.refusing import refuse
-from common.settings.section import Section
+from common.settings.section import Section, refuse
 from common.settings.values import DurationS, SizeBytes, check_schedule
 
 OFF = "off"

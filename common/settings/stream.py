@@ -12,24 +12,20 @@ from pydantic import Field, field_validator, model_validator
 
 from common.settings.catalog import require_location, with_locations, with_main_table
 from common.settings.columns_from import with_implied
-from common.settings.dead_letter_topic import TOPIC_DESCRIPTION, with_dead_letters_topic
-from common.settings.loading import Evolution, LoadSetting
 from common.settings.merge import MergeSettings
-from common.settings.parts.layout import LayoutSettings
-from common.settings.parts.pace import PaceSettings
-from common.settings.parts.record import RecordSettings
-from common.settings.parts.routing import RoutingSettings
-from common.settings.parts.shaping import ShapingSettings
-from common.settings.refusing import refuse
+from common.settings.parts import LayoutSettings, PaceSettings, RecordSettings, RoutingSettings, ShapingSettings
 from common.settings.route_tables import AppearedTable, RouteTable
-from common.settings.section import SectionOfParts
+from common.settings.section import SectionOfParts, refuse
 from common.settings.services import StreamServices
 from common.settings.topic_reader import TopicName, TopicReader
-from common.settings.values import DurationS, FromOffsets, StartAt, StartValue
+from common.settings.values import DurationS, Evolution, FromOffsets, LoadSetting, StartAt, StartValue
 from common.stage.identity_columns import STAGED_IDENTITY, IdentityColumns
 from common.tables.urls import comparable
 
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
+
+
+_KAFKA_SCHEME = "kafka://"
 
 
 class Included(StrEnum):
@@ -96,7 +92,11 @@ class Stream(TopicReader, SectionOfParts):
         description="URL of the table for dead letters; by default the table's URL followed by `_dead_letters`. "
         "`kafka://topic` is the default with that `dead_letters_topic`.",
     )
-    dead_letters_topic: TopicName | None = Field(default=None, description=TOPIC_DESCRIPTION)
+    dead_letters_topic: TopicName | None = Field(
+        default=None,
+        description="A Kafka topic that gets the stream's dead letters too, each once. The loader sends those of "
+        "records that a table refuses, and of replays. See [commands.md](commands.md#in-a-kafka-topic-too).",
+    )
     routing: RoutingSettings = Field(default_factory=RoutingSettings, alias="(routing)")
     kafka_columns: bool = Field(
         default=True,
@@ -146,7 +146,7 @@ class Stream(TopicReader, SectionOfParts):
     @model_validator(mode="before")
     @classmethod
     def _located(cls, values: object) -> object:
-        return with_implied(with_locations(with_main_table(with_dead_letters_topic(values))))
+        return with_implied(with_locations(with_main_table(_with_dead_letters_topic(values))))
 
     @field_validator("table", "dead_letters")
     @classmethod
@@ -281,3 +281,16 @@ class Stream(TopicReader, SectionOfParts):
     def may_merge(self) -> bool:
         """Whether chains of several topics together (common/stage/merged.py) may belong to this stream."""
         return self.topology is not None and self.several_topics
+
+
+def _with_dead_letters_topic(values: object) -> object:
+    """A stream's settings, with the topic of ``dead_letters: kafka://topic`` as `dead_letters_topic`."""
+    given = str(values.get("dead_letters", "")) if isinstance(values, dict) else ""
+    if given.startswith("kafka:") and not given.startswith(_KAFKA_SCHEME):
+        refuse(f"dead_letters names no topic; did you mean {_KAFKA_SCHEME}{given.removeprefix('kafka:').strip('/')}?")
+    if not isinstance(values, dict) or not given.startswith(_KAFKA_SCHEME):
+        return values
+    if values.get("dead_letters_topic") is not None:
+        refuse("dead_letters is a topic, and dead_letters_topic is another one; write dead_letters as the table's URL")
+    others = {key: value for key, value in values.items() if key != "dead_letters"}
+    return {**others, "dead_letters_topic": values["dead_letters"].removeprefix(_KAFKA_SCHEME)}

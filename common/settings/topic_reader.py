@@ -8,8 +8,7 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJsonSchema, field_validator
 
-from common.settings.refusing import refuse
-from common.settings.section import Section
+from common.settings.section import Section, refuse
 from common.spans import Topic, TopicPartition
 from common.stage.merged import kafka_topic, shared_chain, stream_of, topics_of
 

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from common.settings.cron import CRON_FIELDS, require_cron
-from common.settings.refusing import refuse
+from common.settings.section import refuse
 from common.spans import MAX_POSITION, Partition, Position, Topic
 from common.stage import data_files
 
@@ -105,6 +105,7 @@ def check_schedule(value: object) -> str:
 
 ON_MARKER = "on-marker"
 """Load when writers signal new markers."""
+RETENTION_ON_MARKER = "10m"
 
 
 def check_load_schedule(value: object) -> str:
@@ -309,3 +310,25 @@ def parse_native(value: object) -> object:
 NativeChoice = Annotated[
     Native, BeforeValidator(parse_native), WithJsonSchema({"enum": ["auto", "on", "off", True, False]})
 ]
+
+
+class LoadSetting(StrEnum):
+    """How rows are loaded into a stream's tables."""
+
+    AUTO = "auto"
+    ADD = "add"
+    APPEND = "append"
+    MERGE = "merge"
+
+    @property
+    def waits_for_spark(self) -> bool:
+        """Whether rows are staged below the stage, because no file is ever added as it is."""
+        return self in (LoadSetting.APPEND, LoadSetting.MERGE)
+
+
+class Evolution(StrEnum):
+    """How the loader treats a difference between staged columns and the table's."""
+
+    STRICT = "strict"
+    ADD = "add"
+    WIDEN = "widen"

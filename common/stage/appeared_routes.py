@@ -8,7 +8,10 @@ Rules:
 2. A writer adds a route before it stages a row for it, and a loader reads the routes after it has listed the markers.
    So it knows the table of every marker that it reads.
 3. The keys of a table that has keys of its own are agreed on with its route, and never change.
-4. Of names that differ in case only, the first gets the table: catalogs and some stores treat them as the same.
+4. A value that is not in `routes` becomes a route, with the table that `route_table` makes of it, unless it cannot name
+   a folder (`is_name`), or `route_limit` is reached. Its table is like the main one. Each program continues with
+   `with_routes`: for all that follows, the routes are as if the config had named them.
+5. Of names that differ in case only, the first gets the table: catalogs and some stores treat them as the same.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import ClassVar
 
 from common.ports import ObjectStore
 from common.settings import Settings, Stream
-from common.settings.added_routes import with_routes
+from common.settings.route_tables import AppearedTable, table_of
 from common.stage.versions import Versioned, versions_folder
 from common.stored_types import omit_defaults
 
@@ -93,3 +96,24 @@ def with_appeared_of(stream: Stream, store: ObjectStore) -> Stream:
         return stream
     known = appeared(store, stream.app_id)
     return with_routes(stream, known.routes, known.keys)
+
+
+def with_routes(
+    stream: Stream, routes: Iterable[str], keys: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> Stream:
+    """The stream with the tables of the routes that have appeared (rule 4); unchanged without a template.
+
+    ``keys`` are those of tables with keys of their own; keys in the settings win over them.
+    """
+    template = stream.routing.route_table
+    if template is None:
+        return stream
+    known = stream.routing.route_settings
+    own = keys if stream.record.has_own_columns else {}
+    made = {
+        route: AppearedTable(table=table_of(template, route), keys=own.get(route, ()))
+        for route in routes
+        if route not in known or isinstance(known[route], AppearedTable)
+    }
+    settings = {**known, **made}
+    return stream.model_copy(update={"route_settings": settings}) if settings != known else stream

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from common.schema.types import Field, Primitive, StructType
-from common.settings.kafka_columns import KAFKA_FIELDS
+from common.settings.columns import KAFKA_FIELDS
 
 DEAD_LETTER_SCHEMA = StructType(
     (

@@ -29,10 +29,10 @@ from common.settings.columns import CDC_COLUMN, made_columns
 from common.settings.columns_from import FROM_SCHEMAS, ColumnsFrom
 from common.settings.envelopes import is_envelope_open
 from common.settings.formats import forms_of
-from common.settings.loading import Evolution
 from common.settings.merging import columns_of_merge
-from common.settings.parts.record import FIRST_MESSAGE
+from common.settings.parts import FIRST_MESSAGE
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
+from common.settings.values import Evolution
 from common.stage.agreed_columns import AgreedColumns, agreed_columns
 from common.tables.changes import HISTORY_COLUMNS
 from common.tables.delta_log import read_table_state

@@ -8,11 +8,10 @@ from common.schema import StructType
 from common.schema.evolution import extended
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.settings import Stream
-from common.settings.columns import declared_columns_of_table, table_columns_of
-from common.settings.kafka_columns import kafka_fields_of
-from common.settings.loading import Evolution
+from common.settings.columns import declared_columns_of_table, kafka_fields_of, table_columns_of
 from common.settings.merging import merge_by_of, settings_of_columns
 from common.settings.overlap import shared_topics
+from common.settings.values import Evolution
 from common.tables.changes import made_fields
 from common.tables.identity import TableIdentity
 from common.tables.properties import TXN_RETENTION, retention_ms

@@ -6,7 +6,7 @@ The rules are those of tables/load_modes/layout.py. A stream without these setti
 from common.errors import NotCompatibleError
 from common.schema import schema_from_json
 from common.settings import Stream
-from common.settings.loading import Evolution
+from common.settings.values import Evolution
 from common.tables.clustering import clustering_problem
 from common.tables.state import TableState
 from delta_loader.plan.plan import TableShape

@@ -25,7 +25,7 @@ from common.ports import ObjectStore
 from common.schema import schema_from_json
 from common.schema.evolution import additions
 from common.settings import Stream
-from common.settings.loading import Evolution
+from common.settings.values import Evolution
 from common.spans import Position, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.replacements import REPLACE, ReplacementName, replacement_from_bytes

@@ -30,10 +30,9 @@ from common.schema import StructType, schema_from_json
 from common.schema.agreement import PublishedColumns, joined_offers
 from common.schema.evolution import NO_COLUMNS, Addition, additions, extended, restricted
 from common.settings import Stream
-from common.settings.columns import as_in_records
-from common.settings.gained_columns import agree_in_table
-from common.settings.loading import Evolution
+from common.settings.columns import agree_in_table, as_in_records
 from common.settings.own_columns import columns_at, with_columns_at
+from common.settings.values import Evolution
 from common.stage.agreed_columns import agreed_columns
 from common.stage.evolved import Evolved, latest
 from common.stage.markers import Marker

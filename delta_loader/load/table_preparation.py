@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from structlog.typing import FilteringBoundLogger
 
 from common.settings import Stream
-from common.settings.loading import Evolution
 from common.settings.merging import settings_of_columns
+from common.settings.values import Evolution
 from common.stage.markers import Marker, StagedFile
 from delta_loader.load.creating import Creator
 from delta_loader.load.merged_keys import require_sequence

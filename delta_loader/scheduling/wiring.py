@@ -7,7 +7,6 @@ from structlog.typing import FilteringBoundLogger
 from common.clock import SystemClock
 from common.metrics import Metrics
 from common.settings import Settings
-from common.settings.on_marker import streams_on_marker
 from common.settings.pace import loader_of
 from common.settings.stores import stage_store
 from common.settings.values import ON_MARKER
@@ -61,7 +60,7 @@ def stream_triggers(settings: Settings) -> dict[str, StreamTrigger]:
 def _notifications(
     settings: Settings, control: Listener | None, jobs: Jobs, may_load: Callable[[str], bool], log: FilteringBoundLogger
 ) -> Notifications | None:
-    waiting = [stream.app_id for stream in streams_on_marker(settings.loader.schedule, settings.streams)]
+    waiting = [stream.app_id for stream in settings.streams_on_marker]
     if not waiting:
         return None
     store = stage_store(settings)

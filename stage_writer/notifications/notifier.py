@@ -20,7 +20,6 @@ from common.errors import StoreError
 from common.metrics import Metrics
 from common.ports import Clock
 from common.settings import Settings
-from common.settings.on_marker import streams_on_marker
 from common.stage.notifications import NOTIFY_EVERY_S
 from stage_writer.notifications.topic import KafkaControlTopic
 from stage_writer.stage.staging import ObjectStage
@@ -141,7 +140,7 @@ def notifier_of(
     settings: Settings, stage: ObjectStage, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
 ) -> Notifier:
     """Notifies the loaders of streams that wait for markers."""
-    waiting = frozenset(stream.app_id for stream in streams_on_marker(settings.loader.schedule, settings.streams))
+    waiting = frozenset(stream.app_id for stream in settings.streams_on_marker)
     if not waiting:
         return NO_NOTIFIER
     topic = settings.loader.control_topic

@@ -12,7 +12,7 @@ Rules:
 import pyarrow as pa
 
 from common.settings import Stream
-from common.settings.parts.record import UnknownFields
+from common.settings.parts import UnknownFields
 from stage_writer.decode.unknown.census import FieldCensus
 from stage_writer.shape.opening import OpenMessage, census_of, opener_of
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from common.schema import Primitive, StructType, type_to_ddl
 from common.settings import Stream
-from common.settings.expectations import OnFail
+from common.settings.parts import OnFail
 from common.tables.changes import DELETE_COLUMN
 from stage_writer.decode.batch import Messages
 from stage_writer.decode.rejects import ErrorClass, Reject

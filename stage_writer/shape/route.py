@@ -30,10 +30,10 @@ import pyarrow.compute as pc
 from common.errors import ExpressionError
 from common.schema import ArrayType, Field, Primitive, StructType, type_to_ddl
 from common.settings import Stream
-from common.settings.added_routes import with_routes
 from common.settings.columns import CDC_COLUMN
 from common.settings.merging import element_keys_of, record_names
 from common.settings.own_columns import routes_without_keys
+from common.stage.appeared_routes import with_routes
 from common.tables.urls import comparable
 from stage_writer.decode.batch import Index, Mask, Messages
 from stage_writer.decode.dependency import Dependency

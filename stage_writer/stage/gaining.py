@@ -22,8 +22,7 @@ from common.schema import StructType, schema_from_json
 from common.schema.agreement import PublishedColumns, joined_offers
 from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns
 from common.settings import Stream
-from common.settings.columns import as_in_records, as_in_table
-from common.settings.gained_columns import agree_in_table
+from common.settings.columns import agree_in_table, as_in_records, as_in_table
 from common.settings.own_columns import columns_at, name_of_part, tables_by_part, with_columns_at
 from common.stage.appeared_routes import with_appeared_of
 from common.stage.evolved import Evolved, latest

@@ -26,7 +26,7 @@ from common.errors import KafkaDeltaExpressError, MarkerError, StoreError
 from common.ports import Clock, ObjectStore
 from common.settings import Settings, Stream
 from common.settings.own_columns import has_keys_of_messages
-from common.settings.route_template import NAMES, is_name, table_of
+from common.settings.route_tables import NAMES, is_name, table_of
 from common.settings.stores import stage_store
 from common.stage.appeared_routes import AppearedRoutes, agree_on, appeared
 from common.tables.urls import comparable

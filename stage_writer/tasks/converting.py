@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from common.settings.kafka_columns import kafka_fields_of
+from common.settings.columns import kafka_fields_of
 from common.spans import TopicPartition
 from common.stage.state_files import StateFiles
 from stage_writer.decode.batch import Index, MessageBatch, Messages

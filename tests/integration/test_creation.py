@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
-from common.settings.loading import Evolution
+from common.settings.values import Evolution
 from common.tables.state import TableState
 from delta_loader.load.report import StreamReport
 from delta_loader.spark.delta import SparkDeltaTables

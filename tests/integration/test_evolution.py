@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
 from common.schema import Primitive, schema_from_json
-from common.settings.loading import Evolution
+from common.settings.values import Evolution
 from common.spans import Offset, TopicPartition
 from delta_loader.load.ports import RawRecord, RefusalPorts
 from delta_loader.load.report import StreamReport

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
-from common.settings.loading import LoadSetting
+from common.settings.values import LoadSetting
 from common.stage.data_files import folder
 from common.storage.store import FsspecStore
 from delta_loader.load.report import StreamReport

@@ -23,11 +23,10 @@ from dataclasses import dataclass, field, replace
 from common.schema import Field, StructType, schema_from_json
 from common.schema.evolution import NO_COLUMNS, joined_columns
 from common.settings import Stream
-from common.settings.added_routes import with_routes
-from common.settings.kafka_columns import KAFKA_FIELDS
+from common.settings.columns import KAFKA_FIELDS
 from common.settings.own_columns import columns_at
-from common.settings.route_template import table_of
-from common.stage.appeared_routes import ROUTES, AppearedRoutes
+from common.settings.route_tables import table_of
+from common.stage.appeared_routes import ROUTES, AppearedRoutes, with_routes
 from common.stage.markers import marker_from_bytes
 from common.stage.versions import versions_folder
 from common.tables.urls import comparable

@@ -16,7 +16,7 @@ from dataclasses import astuple, replace
 
 from common.schema import Field, Primitive, StructType
 from common.settings import Stream
-from common.settings.kafka_columns import KAFKA_FIELDS
+from common.settings.columns import KAFKA_FIELDS
 from common.settings.merging import merge_by_of
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.markers import TableKind

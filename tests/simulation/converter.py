@@ -12,7 +12,7 @@ import pyarrow as pa
 from common.errors import RegistryError
 from common.schema import StructType, parse_ddl, schema_to_json, to_arrow_schema
 from common.settings import Stream
-from common.settings.kafka_columns import KAFKA_FIELDS
+from common.settings.columns import KAFKA_FIELDS
 from common.spans import TopicPartition
 from common.stage.markers import TableKind
 from common.stage.state_files import StateFiles

@@ -25,7 +25,7 @@ from common.schema import (
 )
 from common.schema.evolution import NO_COLUMNS
 from common.settings import Stream
-from common.settings.kafka_columns import KAFKA_FIELDS
+from common.settings.columns import KAFKA_FIELDS
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.json_document import parse_document
 from stage_writer.decode.unknown.column_names import ColumnNames

@@ -21,7 +21,8 @@ from bootstrap.plans.task_states import TaskStates
 from common.errors import BrokerError
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore
 from common.schema.agreement import Agreement
-from common.settings import Stream, gained_columns
+from common.settings import Stream
+from common.settings import columns as settings_columns
 from common.spans import MAX_POSITION, Position, Topic, TopicPartition
 from common.stage.leases import Epoch
 from common.stage.markers import Manifest, Marker, MarkerName
@@ -332,7 +333,7 @@ _later_first = (
     changed(SecondaryTables, "secondary_commit", _secondary_commit_at_once),
     changed(CatchUp, "run", lambda _self: None),
 )
-_not_added = wrapped(gained_columns, "agree", lambda real, *offers: _without_columns(real(*offers)))
+_not_added = wrapped(settings_columns, "agree", lambda real, *offers: _without_columns(real(*offers)))
 _without_state = wrapped(
     TopologyConverter, "restored", lambda real, self, partition, _, store: real(self, partition, EMPTY_STATE, store)
 )

@@ -11,7 +11,7 @@ from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.schema.agreement import PublishedColumns
 from common.schema.evolution import NO_COLUMNS
 from common.schema.naming import Naming
-from common.settings.gained_columns import agree_in_table
+from common.settings.columns import agree_in_table
 from delta_loader.plan.plan import TableShape
 from tests.fakes.stores import TrappedStore, acting, failing
 from tests.fakes.streams import stream_of

@@ -1,13 +1,15 @@
 """Checks across the sections of a stream's settings; each section, and the stream itself, checks what is its own."""
 
-from common.settings.checks.catalog import check_catalog_tables
 from common.settings.checks.columns import check_columns
 from common.settings.checks.columns_from import check_columns_from, check_evolving
-from common.settings.checks.envelope import check_envelope
-from common.settings.checks.merge import check_merge
-from common.settings.checks.route_tables import check_route_tables
-from common.settings.checks.route_template import check_own_columns, check_template
-from common.settings.checks.routes import check_routes
+from common.settings.checks.merge import check_envelope, check_merge
+from common.settings.checks.tables import (
+    check_catalog_tables,
+    check_own_columns,
+    check_route_tables,
+    check_routes,
+    check_template,
+)
 from common.settings.checks.topology import check_topology
 from common.settings.stream import Stream
 

@@ -1,11 +1,11 @@
 """Checks of a stream whose columns are not declared, or whose table gains columns (`unknown_fields: evolve`).
 
 Rule: settings that give columns other names than their fields have cannot be reversed, so they are refused where
-columns are read from the table. Where they are added, the records' names are known (common/settings/gained_columns.py).
+columns are read from the table. Where they are added, the records' names are known (common/settings/columns.py).
 """
 
 from common.settings.columns_from import FROM_SCHEMAS, ColumnsFrom, default_source
-from common.settings.refusing import refuse
+from common.settings.section import refuse
 from common.settings.stream import Stream
 
 

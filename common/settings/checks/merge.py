@@ -1,15 +1,15 @@
-"""Checks of a stream's `merge`.
+"""Checks of a stream's `merge`, and of its `envelope`.
 
 Rule: meaningless combinations are refused here. With `explode`, each row needs a key of its own: one of its element.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from common.hints import did_you_mean
 from common.schema.types import StructType
 from common.settings.columns import declared_columns_of_table, table_columns_of
-from common.settings.envelopes import TRUNCATES
-from common.settings.loading import LoadSetting
+from common.settings.envelopes import TRUNCATES, UPDATE, may_have_several_rows
 from common.settings.merge import MergeSettings
 from common.settings.merging import (
     element_column_of,
@@ -18,8 +18,9 @@ from common.settings.merging import (
     require_key_type,
     require_sequence_type,
 )
-from common.settings.refusing import refuse
+from common.settings.section import refuse
 from common.settings.stream import Stream
+from common.settings.values import LoadSetting
 from common.tables.changes import HISTORY_COLUMNS, RESERVED
 
 
@@ -159,3 +160,33 @@ def _require_known(setting: str, name: str, known: list[str]) -> None:
     if name not in known:
         hint = did_you_mean(name, known, "declare it in columns, or derive it")
         refuse(f"{setting} names {name!r}, which is not a column of the table; {hint}")
+
+
+def check_envelope(stream: Stream) -> None:
+    for problem in _problems(stream):
+        raise ValueError(problem)
+
+
+def _problems(stream: Stream) -> Iterator[str]:
+    record = stream.record
+    if record.format != "json" and record.envelope in UPDATE:
+        yield (
+            f"envelope is {record.envelope}, which is JSON, and format is {record.format}; remove format, or write "
+            "envelope: debezium"
+        )
+    if stream.shaping.explode is not None and may_have_several_rows(stream):
+        yield (
+            f"explode is set, but a message of envelope: {record.envelope} may have several rows already; leave "
+            "explode out, and explode the array in a query of the table"
+        )
+    where = stream.shaping.where
+    if where is None or stream.merge is None or not may_have_several_rows(stream):
+        return
+    words = set(re.findall(r"\w+", where.casefold()))
+    named = [name for name in record.schema_of_columns.names if name.casefold() in words]
+    if record.has_own_columns and named:
+        yield (
+            f"an update of envelope: {record.envelope} may also delete a row, by the keys of its table, and where "
+            f"decides by {named[0]} about both rows at once; name only _cdc and kafka in where, or give each table a "
+            "stream of its own"
+        )

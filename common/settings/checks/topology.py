@@ -8,9 +8,9 @@ Rules:
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from common.settings.refusing import refuse
+from common.settings.section import refuse
 from common.settings.stream import Stream
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -42,17 +42,6 @@ def check_topology(stream: Stream) -> None:
         refuse(f"topology needs the names of its topics, and topics is {stream.topics[0]!r}; name each topic")
     for key, instead in _excluded(stream):
         refuse(f"topology makes the rows, so {key} cannot be set; remove {key}, and {instead}")
-
-
-def check_changelogs(streams: Sequence[Stream]) -> None:
-    for stream in streams:
-        topic = stream.state_changelog
-        reader = None if topic is None else next((other for other in streams if other.reads(topic)), None)
-        if reader is not None:
-            refuse(
-                f"state_changelog of {stream.app_id!r} is {topic!r}, which the stream {reader.app_id!r} reads; "
-                "use a topic that no stream reads"
-            )
 
 
 def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import ArrayType, DataType, DecimalType, MapType, Primitive, StructType
 from common.settings import Stream
-from common.settings.checks.creation import OF_ONE_TABLE
+from common.settings.checks.columns import OF_ONE_TABLE
 from common.tables.clustering import INDEXED_COLUMNS, columns_with_statistics
 from common.tables.state import TableState
 from delta_loader.plan.plan import TableShape

@@ -17,7 +17,7 @@ from typing import assert_never
 from common.errors import NotCompatibleError
 from common.remedies import TABLE, of_table
 from common.schema.ddl import backticks
-from common.settings.loading import LoadSetting
+from common.settings.values import LoadSetting
 from common.tables.state import TableState
 from common.tables.table_features import appended_for, is_append_only, may_refuse_rows, padded_column, refused_for
 

@@ -17,7 +17,7 @@ from common.schema import to_ddl
 from common.settings import Settings, Stream
 from common.settings.json_schema import settings_schema
 from common.settings.load import parse_settings
-from common.settings.loading import LoadSetting
+from common.settings.values import LoadSetting
 from tests.builders import required
 
 ANSWERS = Answers({"bootstrap.servers": "localhost:9092"}, "s3://lake/stage", "s3://lake/tables")

@@ -4,7 +4,7 @@ import pytest
 
 from common.errors import ConfigError
 from common.settings.load import print_settings
-from common.settings.loading import LoadSetting
+from common.settings.values import LoadSetting
 from tests.unit.common.settings.test_settings import parse, with_stream
 
 CLICK = {"table": "/data/clicks", "columns": "day DATE, url STRING", "partition_by": ["day"], "load": "append"}

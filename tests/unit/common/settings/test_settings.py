@@ -17,8 +17,8 @@ from common import reference
 from common.cli import ConfigArgument, PrintConfigOption, new_app, run, settings_from
 from common.errors import ConfigError
 from common.settings import FromOffsets, FromTimestamp, Settings, StartAt, Stream
+from common.settings.checks.tables import STAGE_FOLDERS
 from common.settings.load import load_settings, parse_settings, print_settings
-from common.settings.locations import STAGE_FOLDERS
 from common.settings.section import fields_of
 from common.spans import Partition, Topic
 from common.stage.agreed_columns import COLUMNS

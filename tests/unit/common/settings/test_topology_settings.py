@@ -4,7 +4,7 @@ import pytest
 
 from common.errors import ConfigError, UsageError
 from common.settings.load import parse_settings
-from common.settings.loading import LoadSetting
+from common.settings.values import LoadSetting
 from stage_writer.replay.records import replayable
 from tests.unit.common.settings.test_settings import parse, with_stream
 

@@ -6,11 +6,10 @@ import pytest
 
 from common.errors import ConfigError, MarkerError, NewerFormatError
 from common.ports import Created
-from common.settings.added_routes import with_routes
 from common.settings.load import print_settings
-from common.settings.loading import LoadSetting
-from common.settings.route_template import is_name
-from common.stage.appeared_routes import AppearedRoutes, agree_on, appeared, with_appeared
+from common.settings.route_tables import is_name
+from common.settings.values import LoadSetting
+from common.stage.appeared_routes import AppearedRoutes, agree_on, appeared, with_appeared, with_routes
 from common.storage.store import FsspecStore
 from tests.fakes.stores import TrappedStore, acting
 from tests.unit.common.settings.test_settings import parse, with_stream

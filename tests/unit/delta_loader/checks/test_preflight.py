@@ -13,9 +13,9 @@ from common.ports import Created
 from common.schema.spark_json import schema_to_json
 from common.schema.types import Field, Primitive, StructType
 from common.settings import Settings, Stream
-from common.settings.kafka_columns import KAFKA_FIELDS
-from common.settings.loading import Evolution
+from common.settings.columns import KAFKA_FIELDS
 from common.settings.stream import Included
+from common.settings.values import Evolution
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore
 from common.tables.changes import MergedBy

@@ -10,7 +10,7 @@ import pytest
 from common.errors import NotCompatibleError
 from common.schema import CHAR_VARCHAR_KEY, backticks, parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.schema.types import Field, Primitive, StructType
-from common.settings.loading import LoadSetting
+from common.settings.values import LoadSetting
 from common.spans import Position, Span
 from common.stage.markers import Marker, MarkerName, StagedFile, StagedTable, TableKind
 from common.storage.store import FsspecStore

@@ -13,7 +13,7 @@ from common.metrics import Metrics
 from common.remedies import replay
 from common.schema import StructType, parse_ddl, schema_from_json, schema_to_json
 from common.settings import Stream
-from common.settings.loading import Evolution
+from common.settings.values import Evolution
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import TableKind

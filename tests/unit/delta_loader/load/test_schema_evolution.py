@@ -9,7 +9,7 @@ from common.clock import SystemClock
 from common.errors import TableError
 from common.metrics import Metrics
 from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
-from common.settings.loading import Evolution
+from common.settings.values import Evolution
 from common.storage.store import FsspecStore
 from delta_loader.load.ports import Ports
 from delta_loader.load.schema_evolution import SchemaEvolution

@@ -7,7 +7,7 @@ from common.remedies import repair
 from common.schema import nullable_columns, parse_ddl, schema_from_json, schema_to_json
 from common.schema.types import DataType
 from common.schema.widening import widened
-from common.settings.loading import LoadSetting
+from common.settings.values import LoadSetting
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.state import TableState
 from delta_loader.plan.held import stage_again

@@ -1,1 +1,0 @@
-"""The parts of a stream's settings (`common.settings.section` defines a part)."""
