@@ -250,7 +250,7 @@ class StreamConverter(StatelessConverter):
         outcome = Outcome(
             rows.index if rows.tables is None else index_of(tables),
             tables,
-            sorted(rows.rejects, key=lambda reject: reject.index),
+            sorted(rows.rejects),
             _NOTHING if deletes_by_tombstones(self.stream) else begun.tombstones,
             rows.filtered,
             rows.violations,

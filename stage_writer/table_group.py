@@ -32,7 +32,7 @@ from common.settings.merging import columns_of_rows
 from common.settings.values import LoadSetting
 from stage_writer.convert import RecordPipeline, offers_of
 from stage_writer.decode.batch import Index, Mask, Messages
-from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.decode.rejects import ErrorClass, Reject, moved
 from stage_writer.decode.unknown.column_names import ColumnNames
 from stage_writer.decode.unknown.evolving import Additions, usable
 from stage_writer.layers import RecordInputs
@@ -173,7 +173,7 @@ class TableGroup:
         """The remaining steps."""
         messages, kept, rejects = begun.messages, begun.kept, list(begun.rejects)
         rows = self.pipeline.finish(begun.slice)
-        rejects += [replace(reject, index=int(kept[reject.index])) for reject in rows.rejects]
+        rejects += moved(rows.rejects, kept)
         index, gone = kept[rows.index], kept[begun.slice.tombstones]
         rows = replace(rows, index=index, filtered=kept[rows.filtered])
         offered = self._offered(messages, index, rows.table, rescue_column_of_table(self._stream))

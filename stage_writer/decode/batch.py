@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from common.spans import Offset, Position, TopicPartition, position_after
 from common.stage.markers import LastRecord
 from common.stage.merged import kafka_topic
+
+Several = TypeVar("Several", pa.Table, pa.Array)
 
 Index = NDArray[np.int64]
 """Which messages, or which rows, by number."""
@@ -77,16 +79,7 @@ class MessageBatch:
         if len(offsets) == 0 or (offsets[0] >= position and bool((offsets[1:] > offsets[:-1]).all())):
             return self
         highest = np.maximum.accumulate(np.concatenate(([position - 1], offsets)))[:-1]
-        keep = np.flatnonzero(offsets > highest)
-        return MessageBatch(
-            self.partition,
-            offsets[keep],
-            self.timestamps_ms[keep],
-            self.values.take(pa.array(keep)),
-            self.keys.take(pa.array(keep)),
-            None if self.headers is None else self.headers.take(pa.array(keep)),
-            leader_epoch=self.leader_epoch,
-        )
+        return replace(self, **columns_at(self, np.flatnonzero(offsets > highest)))
 
     def part(self, start: int, end: int) -> Self:
         """The messages ``[start, end)``, by index; the same object when these are all."""
@@ -160,17 +153,7 @@ class Messages:
         """Some of the messages, by rising indices, each as often as it is named; ``batches`` stay, as their origin."""
         if len(index) == len(self) and bool(np.all(index[1:] > index[:-1])):
             return self
-        indexes = pa.array(index)
-        headers = None if self.headers is None else self.headers.take(indexes)
-        return Messages(
-            self.batches,
-            self.bounds(index),
-            self.offsets[index],
-            self.timestamps_ms[index],
-            self.values.take(indexes),
-            self.keys.take(indexes),
-            headers,
-        )
+        return replace(self, starts=self.bounds(index), **columns_at(self, index))
 
     def bounds(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where each batch starts in ``index``, rising indices of messages; and the length of ``index`` at the end."""
@@ -193,6 +176,18 @@ class Messages:
         if len(names) == 1:
             return pa.repeat(names[0], len(index))
         return names.take(pa.array(np.repeat(np.arange(len(names)), np.diff(self.bounds(index)))))
+
+
+def columns_at(messages: MessageBatch | Messages, index: Index) -> dict[str, Any]:
+    """The columns of some messages, by the names of the fields."""
+    indexes = pa.array(index)
+    return {
+        "offsets": messages.offsets[index],
+        "timestamps_ms": messages.timestamps_ms[index],
+        "values": messages.values.take(indexes),
+        "keys": messages.keys.take(indexes),
+        "headers": None if messages.headers is None else messages.headers.take(indexes),
+    }
 
 
 def headers_column(headers: Sequence[Headers | None]) -> pa.ListArray:
@@ -270,6 +265,21 @@ def blocks(
         data_of_block = pa.py_buffer(b"") if data is None else data.slice(offsets[start], offsets[end] - offsets[start])
         yield start, pa.Array.from_buffers(pa.binary(), end - start, [None, pa.py_buffer(relative), data_of_block])
         start = end
+
+
+def in_order(parts: Sequence[tuple[Index, Several]]) -> tuple[Index, Several]:
+    """Rows of several parts, each with the messages of its rows, in the order of all messages.
+
+    Rows of one message are in the order of the parts. Needs at least one part.
+    """
+    filled = [part for part in parts if len(part[0])] or parts[:1]
+    if len(filled) == 1:
+        return filled[0]
+    index = np.concatenate([index for index, _ in filled])
+    order = np.argsort(index, kind="stable")
+    rows = [rows for _, rows in filled]
+    together = pa.concat_tables(rows) if isinstance(rows[0], pa.Table) else pa.concat_arrays(rows)
+    return index[order], together.take(pa.array(order))
 
 
 def in_place(parts: Sequence[pa.Array], indexes: Sequence[NDArray[np.int64]], count: int) -> pa.Array:

@@ -15,15 +15,15 @@ Rules:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from common.schema import StructType, nullable_columns, to_arrow_field, to_arrow_schema
-from stage_writer.decode.batch import BLOCK_BYTES, Index, Messages, blocks
+from stage_writer.decode.batch import BLOCK_BYTES, Index, Messages, blocks, in_order
 from stage_writer.decode.decode_options import STRICT, DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.decode.strict import Row, StrictDecoder
@@ -49,12 +49,11 @@ class Decoded:
     """The indices of messages of a feed of changes that change no row. Rising."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
+class _Segment(NamedTuple):
     """Some rows, as one struct array, and the indices of their messages in the block."""
 
-    rows: pa.StructArray
     indexes: Index
+    rows: pa.StructArray
 
 
 class MessageDecoder(Protocol):
@@ -107,7 +106,7 @@ class Decoder:
             rows, refused = self._decode_block(block)
             batches.append(pa.RecordBatch.from_struct_array(rows.rows))
             indices.append(index[rows.indexes])
-            rejects += (Reject(int(index[row]), why.error_class, why.error) for row, why in refused)
+            rejects += (why.at(int(index[row])) for row, why in refused)
         table = pa.Table.from_batches(batches, self._schema)
         if self._nullable != self._schema:
             table = table.cast(self._nullable)  # no copy
@@ -118,11 +117,11 @@ class Decoder:
             return self._read_strictly(block, np.arange(len(block)))
         taken = self._first.read(block)
         indexes = np.flatnonzero(taken.is_decoded)
-        segment = self._rescued(_Segment(taken.rows, indexes), block, taken.has_unknown)
+        segment = self._rescued(_Segment(indexes, taken.rows), block, taken.has_unknown)
         if len(indexes) == len(block):
             return segment, []
         other, refused = self._read_strictly(block, np.flatnonzero(~taken.is_decoded))
-        return self._merged([segment, other]), refused
+        return _Segment(*in_order([segment, other])), refused
 
     def _read_strictly(self, block: pa.BinaryArray, indexes: Index) -> tuple[_Segment, list[tuple[int, Refusal]]]:
         arrays: list[pa.StructArray] = [pa.array([], self._row_type)]
@@ -139,7 +138,7 @@ class Decoder:
                     rows.append(outcome)
                     good.append(index)
             arrays.append(pa.array(rows, self._row_type))
-        segment = _Segment(pa.concat_arrays(arrays), np.array(good, np.int64))
+        segment = _Segment(np.array(good, np.int64), pa.concat_arrays(arrays))
         return self._rescued(segment, block, np.ones(len(good), np.bool_)), refused
 
     def _rescued(self, segment: _Segment, block: pa.BinaryArray, may_have_unknown: NDArray[np.bool_]) -> _Segment:
@@ -149,16 +148,4 @@ class Decoder:
         texts = block.take(pa.array(segment.indexes[may_have_unknown])).cast(pa.string())
         columns = [*segment.rows.flatten(), self._rescuer.of_some(texts, may_have_unknown)]
         fields = [*segment.rows.type, to_arrow_field(self._rescuer.field)]
-        return replace(segment, rows=pa.StructArray.from_arrays(columns, fields=fields))
-
-    def _merged(self, segments: Sequence[_Segment]) -> _Segment:
-        """The pieces as one, in the order of the messages."""
-        filled = [segment for segment in segments if len(segment.indexes)]
-        if len(filled) == 1:
-            return filled[0]
-        if not filled:
-            return _Segment(pa.array([], pa.struct(list(self._schema))), np.zeros(0, np.int64))
-        indexes = np.concatenate([segment.indexes for segment in filled])
-        order = np.argsort(indexes)
-        rows = pa.concat_arrays([segment.rows for segment in filled])
-        return _Segment(rows.take(pa.array(order)), indexes[order])
+        return _Segment(segment.indexes, pa.StructArray.from_arrays(columns, fields=fields))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from common.spans import Position, TopicPartition
 from common.stage.markers import LastRecord
 from common.stage.merged import InputEnd, merged_position
-from stage_writer.decode.batch import MessageBatch, concatenated, headers_of
+from stage_writer.decode.batch import MessageBatch, columns_at, concatenated, headers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,7 @@ class MergedBatch(MessageBatch):
         return inputs
 
     def _of_input(self, partition: TopicPartition, index: NDArray[np.int64]) -> MessageBatch:
-        indexes = pa.array(index)
-        return MessageBatch(
-            partition,
-            self.input_offsets[index],
-            self.timestamps_ms[index],
-            self.values.take(indexes),
-            self.keys.take(indexes),
-            None if self.headers is None else self.headers.take(indexes),
-        )
+        return MessageBatch(partition, **{**columns_at(self, index), "offsets": self.input_offsets[index]})
 
     def _places(self, count: int) -> tuple[Position, ...]:
         """Each input's position after the given number of messages."""

@@ -3,8 +3,14 @@
 Operators count, alert on and query by the class in the dead-letter table; the error names the field and the value.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class ErrorClass(StrEnum):
@@ -97,14 +103,22 @@ class Refusal:
     error_class: ErrorClass
     error: str
 
+    def at(self, index: int) -> Reject:
+        return Reject(index, self.error_class, self.error)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, order=True)
 class Reject:
     """A refused message of a batch, by its index in the batch."""
 
     index: int
     error_class: ErrorClass
     error: str
+
+
+def moved(rejects: Iterable[Reject], places: NDArray[np.int64] | Sequence[int]) -> tuple[Reject, ...]:
+    """Refused messages of a part of a batch, by their indices in the batch."""
+    return tuple(replace(reject, index=int(places[reject.index])) for reject in rejects)
 
 
 def truncated() -> Refusal:

@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
 
-from stage_writer.decode.batch import NO_TIMESTAMP, Index, Mask, Messages
+from stage_writer.decode.batch import NO_TIMESTAMP, Index, Mask, Messages, in_order
 from stage_writer.decode.rejects import Reject
 from stage_writer.parquet.buffer import StagedRows, TableFormat
 from stage_writer.shape.route import MAIN
@@ -44,11 +43,7 @@ class Part:
 
 def joined(parts: Sequence[Part]) -> Part:
     """Joins parts with the same columns, in the order of their messages; for one message in the order of the parts."""
-    if len(parts) == 1:
-        return parts[0]
-    index = np.concatenate([part.index for part in parts])
-    order = np.argsort(index, kind="stable")
-    return Part(index[order], pa.concat_tables([part.rows for part in parts]).take(pa.array(order)))
+    return Part(*in_order([(part.index, part.rows) for part in parts]))
 
 
 def index_of(tables: Mapping[int, Part]) -> Index:
@@ -111,7 +106,7 @@ def together(
     left[index] = False
     left[tombstones] = False
     filtered = np.flatnonzero(left) if filtered is None else filtered[left[filtered]]
-    return Outcome(index, tables, sorted(by_message.values(), key=attrgetter("index")), tombstones, filtered)
+    return Outcome(index, tables, sorted(by_message.values()), tombstones, filtered)
 
 
 def staged_of(

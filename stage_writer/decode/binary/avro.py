@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from common.errors import ConfigError, SchemaError
 from common.schema import StructType
 from common.schema.avro import AvroSchema, Schema, member_names, parse_avro, promoted, refusing_schemas, type_name
+from stage_writer.decode.batch import in_place
 from stage_writer.decode.binary.avro_bytes import DamagedError, end_of
 from stage_writer.decode.binary.avro_plan import AvroNode, Planner, plain_name
 from stage_writer.decode.binary.avro_resolution import plain_default, require_same_units
@@ -90,10 +91,8 @@ class AvroReader:
             return Texts(taken, ())
         left = np.flatnonzero(~is_taken)
         documents, refused = self._one_by_one(bodies, left.tolist())
-        order = np.empty(len(bodies), np.int64)
-        order[is_taken] = np.arange(len(taken))
-        order[left] = len(taken) + np.arange(len(left))
-        return Texts(pa.concat_arrays([taken, pa.array(documents, pa.large_binary())]).take(pa.array(order)), refused)
+        parts = [taken, pa.array(documents, pa.large_binary())]
+        return Texts(in_place(parts, [np.flatnonzero(is_taken), left], len(bodies)), refused)
 
     def _one_by_one(
         self, bodies: pa.LargeBinaryArray, indexes: Sequence[int]

@@ -15,7 +15,6 @@ Rules:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +23,12 @@ import pyarrow.compute as pc
 from common.schema import Field, Primitive, nullable_columns, parse_ddl
 from common.settings.envelopes import DEBEZIUM_PARTS
 from common.settings.formats import forms_of
-from stage_writer.decode.batch import Index, Mask, blocks
+from stage_writer.decode.batch import Index, Mask, blocks, in_order
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions, MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.envelopes.row_changes import Images, Opened, about_of, is_object, is_one_of, no_image
 from stage_writer.decode.json_document import Json, Members, Object, end_of, space_end
-from stage_writer.decode.rejects import ErrorClass, Refusal, Reject, truncated
+from stage_writer.decode.rejects import ErrorClass, Refusal, Reject, moved, truncated
 from stage_writer.decode.strict import document_of
 
 _ABOUT = parse_ddl(
@@ -46,13 +45,8 @@ _PARTS = _EVENT.names
 _TRUNCATES = "t"
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Some events: their images as JSON objects, the columns of `_ABOUT`, and the indices of their messages."""
-
-    images: pa.LargeBinaryArray
-    abouts: pa.StructArray
-    index: Index
+_Part = tuple[Index, pa.StructArray]
+"""Some events: the indices of their messages; the columns of `_ABOUT`, and the images as JSON objects."""
 
 
 class DebeziumOpener:
@@ -66,14 +60,13 @@ class DebeziumOpener:
         nulls = values.is_null().to_numpy(zero_copy_only=False)
         parts, left = self._opened_natively(values, np.flatnonzero(~nulls))
         strict, rejects, passed_over = self._opened_strictly(values, left)
-        events = _joined([*parts, strict])
-        op, ts, source = events.abouts.flatten()
+        index, events = in_order([*parts, strict])
+        op, ts, source, texts = events.flatten()
         space = pc.coalesce(pc.struct_field(source, "schema"), pc.struct_field(source, "db"))
         table = pc.coalesce(pc.struct_field(source, "table"), pc.struct_field(source, "collection"))
         about = about_of(ts, pc.binary_join_element_wise(space, table, "."), pc.struct_field(source, "ts_ms"))
-        count = len(events.index)
-        images = Images(events.images, np.arange(count), op, pa.nulls(count, pa.string()))
-        return Opened(images, about, events.index, rejects, np.flatnonzero(nulls), passed_over)
+        images = Images(texts, np.arange(len(index)), op, pa.nulls(len(index), pa.string()))
+        return Opened(images, about, index, rejects, np.flatnonzero(nulls), passed_over)
 
     def _opened_natively(self, values: pa.BinaryArray, present: Index) -> tuple[list[_Part], Index]:
         """The events that the native decoder takes, by block, and the indices of the other messages."""
@@ -101,7 +94,7 @@ class DebeziumOpener:
         for row in left.tolist():
             outcome = open_strictly(values[row].as_py())
             if isinstance(outcome, Refusal):
-                rejects.append(Reject(row, outcome.error_class, outcome.error))
+                rejects.append(outcome.at(row))
             elif outcome is None:
                 passed_over.append(row)
             else:
@@ -109,23 +102,11 @@ class DebeziumOpener:
                 abouts.append(outcome[1].encode())
                 indexes.append(row)
         about = self._about.decode(abouts)
-        rejects += (replace(reject, index=indexes[reject.index]) for reject in about.rejects)
+        rejects += moved(about.rejects, indexes)
         columns = [column.combine_chunks() for column in about.rows.columns]
-        texts = pa.array(images, pa.string()).cast(pa.large_binary()).take(pa.array(about.row_index))
+        texts = pa.array(images, pa.string()).take(pa.array(about.row_index))
         index = np.array(indexes, np.int64)[about.row_index]
-        return _Part(texts, _about(columns), index), tuple(rejects), np.array(passed_over, np.int64)
-
-
-def _joined(parts: list[_Part]) -> _Part:
-    """All events, in the order of their messages."""
-    parts = [part for part in parts if len(part.index)] or parts[:1]
-    if len(parts) == 1:
-        return parts[0]
-    index = np.concatenate([part.index for part in parts])
-    order = pa.array(np.argsort(index, kind="stable"))
-    images = pa.concat_arrays([part.images for part in parts])
-    abouts = pa.concat_arrays([part.abouts for part in parts])
-    return _Part(images.take(order), abouts.take(order), np.sort(index))
+        return (index, _rows(columns, texts)), tuple(rejects), np.array(passed_over, np.int64)
 
 
 def _events(rows: pa.StructArray, index: Index) -> tuple[_Part, Mask]:
@@ -136,11 +117,8 @@ def _events(rows: pa.StructArray, index: Index) -> tuple[_Part, Mask]:
     parts = {name: _chosen(is_inner, inner[name], outer[name]) for name in _PARTS}
     image = _chosen(is_one_of(parts["op"], ("d",)), parts["before"], parts["after"])
     mask = is_one_of(parts["op"], _IMAGES) & is_object(image)
-    about = _about([parts[name] for name in _ABOUT.names])
-    if not mask.all():
-        chosen = pa.array(mask)
-        image, about, index = image.filter(chosen), about.filter(chosen), index[mask]
-    return _Part(image.cast(pa.large_binary()), about, index), mask
+    events = _rows([parts[name] for name in _ABOUT.names], image)
+    return (index[mask], events if mask.all() else events.filter(pa.array(mask))), mask
 
 
 def _chosen(mask: Mask, yes: pa.Array, no: pa.Array) -> pa.Array:
@@ -152,8 +130,9 @@ def _chosen(mask: Mask, yes: pa.Array, no: pa.Array) -> pa.Array:
     return pa.concat_arrays([no, yes]).take(pa.array(indexes + np.where(mask, len(mask), 0)))
 
 
-def _about(columns: list[pa.Array]) -> pa.StructArray:
-    return pa.StructArray.from_arrays(columns, names=list(_ABOUT.names))
+def _rows(about: list[pa.Array], images: pa.Array) -> pa.StructArray:
+    columns = [*about, images.cast(pa.large_binary())]
+    return pa.StructArray.from_arrays(columns, names=[*_ABOUT.names, "image"])
 
 
 def open_strictly(message: bytes) -> tuple[str, str] | Refusal | None:

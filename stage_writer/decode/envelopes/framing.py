@@ -100,9 +100,8 @@ class OpeningDecoder:
     def decode(self, messages: Messages) -> Decoded:
         bodies, rejects = self._opened(messages.values, messages.headers)
         decoded = self._inner.decode(replace(messages, values=bodies))
-        together = sorted((*rejects, *decoded.rejects), key=lambda reject: reject.index)
         nulls = messages.values.is_null().to_numpy(zero_copy_only=False)
-        return replace(decoded, rejects=tuple(together), tombstones=np.flatnonzero(nulls))
+        return replace(decoded, rejects=tuple(sorted([*rejects, *decoded.rejects])), tombstones=np.flatnonzero(nulls))
 
     def bodies_of(self, messages: Messages) -> pa.LargeBinaryArray:
         """The JSON in the messages; null for tombstones and refused ones."""
@@ -340,7 +339,7 @@ def _texts(
 ) -> tuple[pa.LargeBinaryArray, list[Reject]]:
     """The bodies of some messages as JSON, by a reader, and the refused ones."""
     texts = reader.read(bodies)
-    return texts.values, [Reject(int(index[message]), why.error_class, why.error) for message, why in texts.refused]
+    return texts.values, [why.at(int(index[message])) for message, why in texts.refused]
 
 
 def _with_offsets(messages: pa.BinaryArray | pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, Numbers]:

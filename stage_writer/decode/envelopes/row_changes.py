@@ -108,9 +108,7 @@ def opened(
 ) -> Opened:
     """The content of messages with these parts; ``why`` refuses one that has no image and is not passed over."""
     others = np.setdiff1d(np.flatnonzero(~passed_over), images.owners).tolist()
-    refusals = ((int(parts.row_index[index]), why(index)) for index in others)
-    refused = (Reject(index, refusal.error_class, refusal.error) for index, refusal in refusals)
-    rejects = (*parts.rejects, *refused)
+    rejects = (*parts.rejects, *(why(index).at(int(parts.row_index[index])) for index in others))
     return Opened(images, about, parts.row_index, rejects, parts.tombstones, parts.row_index[passed_over])
 
 

@@ -18,8 +18,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -29,9 +29,9 @@ import pyarrow.compute as pc
 from common.errors import SchemaError
 from common.schema import ArrayType, DataType, Field, MapType, Primitive, StructType, to_arrow_schema
 from common.schema.evolution import Addition, additions, with_additions
-from stage_writer.decode.batch import Index, Mask
+from stage_writer.decode.batch import Index, Mask, in_order
 from stage_writer.decode.decode import Decoded
-from stage_writer.decode.rejects import Refusal
+from stage_writer.decode.rejects import Refusal, moved
 from stage_writer.decode.strict import StrictDecoder, check_decodable
 from stage_writer.decode.unknown.column_names import ColumnNames
 
@@ -105,15 +105,8 @@ class ColumnDecoder(Protocol):
     def decode(self, values: pa.BinaryArray) -> Decoded: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    rows: pa.Table
-    index: Index
-    """The messages of the rows, rising, among all."""
-
-    def only(self, wanted: Index) -> _Part:
-        """The rows of some messages, which are all in this part."""
-        return _Part(self.rows.take(pa.array(np.searchsorted(self.index, wanted))), wanted)
+_Part = tuple[Index, pa.Table]
+"""Rows, and before them their messages among all."""
 
 
 class EvolvingDecoder:
@@ -138,10 +131,12 @@ class EvolvingDecoder:
             return decoded
         parts, left = _split(decoded, np.arange(len(values)), rounded)
         plain = self._decoder(()).decode(values.take(pa.array(left)))
-        rejects = tuple(replace(reject, index=int(left[reject.index])) for reject in plain.rejects)
-        without = _Part(plain.rows, left[plain.row_index])
-        fitting, left = self._by_additions(values, without.index)
-        return self._merged([*parts, *fitting, without.only(left)], replace(decoded, rejects=rejects))
+        rejects = moved(plain.rejects, left)
+        without = left[plain.row_index]
+        fitting, left = self._by_additions(values, without)
+        parts = [*parts, *fitting, (left, plain.rows.take(pa.array(np.searchsorted(without, left))))]
+        index, rows = in_order([(index, self._widened(rows)) for index, rows in parts])
+        return replace(decoded, rows=rows.combine_chunks(), row_index=index, rejects=rejects)
 
     def _by_additions(self, values: pa.BinaryArray, left: Index) -> tuple[list[_Part], Index]:
         """The rows of messages that are compatible with some of the gained columns, and the remaining messages."""
@@ -191,13 +186,6 @@ class EvolvingDecoder:
             self._decoders[additions] = self._make(with_additions(self._declared, additions))
         return self._decoders[additions]
 
-    def _merged(self, parts: Sequence[_Part], decoded: Decoded) -> Decoded:
-        """The rows of all parts in the order of their messages, and the other outcomes."""
-        index = np.concatenate([part.index for part in parts])
-        order = np.argsort(index)
-        rows = pa.concat_tables([self._widened(part.rows) for part in parts])
-        return replace(decoded, rows=rows.take(pa.array(order)).combine_chunks(), row_index=index[order])
-
     def _widened(self, rows: pa.Table) -> pa.Table:
         """The rows with null in the gained columns that they lack, at any depth."""
         columns = [
@@ -211,9 +199,9 @@ def _split(decoded: Decoded, among: Index, incompatible: Mask | None) -> tuple[l
     """The compatible rows, and the messages of the others, with the refused ones; ``among`` lists the messages."""
     refused = np.fromiter((reject.index for reject in decoded.rejects), np.int64, len(decoded.rejects))
     if incompatible is None:
-        return [_Part(decoded.rows, among[decoded.row_index])], among[refused]
+        return [(among[decoded.row_index], decoded.rows)], among[refused]
     left = np.sort(np.concatenate((refused, decoded.row_index[incompatible])))
-    return [_Part(decoded.rows.filter(pa.array(~incompatible)), among[decoded.row_index[~incompatible]])], among[left]
+    return [(among[decoded.row_index[~incompatible]], decoded.rows.filter(pa.array(~incompatible)))], among[left]
 
 
 def _beyond(array: pa.Array, path: tuple[str, ...]) -> Mask | None:

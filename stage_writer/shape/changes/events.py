@@ -34,10 +34,10 @@ from common.tables.changes import (
     staged_columns,
     table_columns,
 )
-from stage_writer.decode.batch import Messages
+from stage_writer.decode.batch import Messages, in_order
 from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.envelopes.framing import FramedDecoder
-from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.decode.rejects import ErrorClass, Reject, moved
 from stage_writer.shape.changes.message_keys import MessageKeys
 from stage_writer.shape.outcome import kafka_columns_of
 from stage_writer.shape.route import Router, Routing
@@ -104,8 +104,7 @@ class Events:
             headers = None if messages.headers is None else messages.headers.take(pa.array(tombstones))
             keys = self._opener.keys_of(sent, headers)
         decoded = self._keys.read(keys, sent)
-        rejects = (replace(reject, index=int(tombstones[reject.index])) for reject in decoded.rejects)
-        return Rows(decoded.rows, tombstones[decoded.index], tuple(rejects))
+        return Rows(decoded.rows, tombstones[decoded.index], moved(decoded.rejects, tombstones))
 
     def _with_deletes_of_all(self, rows: Rows, messages: Messages) -> Rows:
         """The rows with those of rule 6."""
@@ -183,9 +182,8 @@ class Events:
 
 def _merged(rows: Rows, more: pa.Table, index: np.ndarray) -> Rows:
     """The rows with more of them, in the order of their messages."""
-    together = np.concatenate([rows.index, index])
-    order = np.argsort(together, kind="stable")
-    return replace(rows, table=pa.concat_tables([rows.table, more]).take(pa.array(order)), index=together[order])
+    index, table = in_order([(rows.index, rows.table), (index, more)])
+    return replace(rows, table=table, index=index)
 
 
 def deletes_by_tombstones(stream: Stream) -> bool:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from common.schema import Field, Primitive, StructType, to_arrow_schema
 from common.settings.formats import Forms
-from stage_writer.decode.batch import Index, Mask
+from stage_writer.decode.batch import Index, Mask, in_order
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.envelopes.framing import without_frames
@@ -68,7 +68,7 @@ class MessageKeys:
         texts = _texts_of((without_frames(keys) if self._framed else keys).cast(pa.binary()))
         texts = pc.fill_null(texts, "")
         kinds = self._kinds(texts)
-        parts: list[tuple[Index, pa.Table]] = []
+        parts: list[tuple[Index, pa.Table]] = [(np.zeros(0, np.int64), self._schema.empty_table())]
         for indexes, table in (
             self._decoded(self._plain, texts, kinds.objects),
             *self._of_connect(texts, kinds.connect),
@@ -77,11 +77,9 @@ class MessageKeys:
         ):
             if table is not None:
                 parts.append((indexes, table.rename_columns(self._schema.names).cast(self._schema)))
-        index = np.concatenate([np.zeros(0, np.int64), *(indexes for indexes, _ in parts)])
-        order = np.argsort(index)
-        rows = pa.concat_tables([self._schema.empty_table(), *(table for _, table in parts)]).take(pa.array(order))
+        index, rows = in_order(parts)
         refused = np.setdiff1d(np.arange(len(keys)), index)
-        return Keys(rows, index[order], tuple(_reject(index, sent[index].as_py()) for index in refused.tolist()))
+        return Keys(rows, index, tuple(_reject(index, sent[index].as_py()) for index in refused.tolist()))
 
     def _kinds(self, texts: pa.StringArray) -> _Kinds:
         connect = _matches(texts, _CONNECT) & (_PAYLOAD not in self._schema.names)

@@ -24,10 +24,10 @@ from common.errors import SchemaError
 from common.schema import DataType, Field, Primitive, StructType, to_arrow_schema, to_arrow_type
 from common.schema.naming import Naming, Parts
 from common.stage.merged import kafka_topic
-from stage_writer.decode.batch import NO_TIMESTAMP, Index, Messages
+from stage_writer.decode.batch import NO_TIMESTAMP, Index, Messages, in_order
 from stage_writer.decode.decode import Decoded, Decoder
 from stage_writer.decode.decode_options import STRICT, DecodeOptions, MakeNativeDecoder, no_native_decoder
-from stage_writer.decode.rejects import Refusal, Reject
+from stage_writer.decode.rejects import Refusal, Reject, moved
 from stage_writer.decode.unknown.evolving import EvolvingDecoder
 from stage_writer.shape.expressions import refused
 from stage_writer.shape.jmespath.expressions import (
@@ -94,14 +94,13 @@ class JmesPathDecoder:
         for row, message in zip(index.tolist(), messages.values.take(pa.array(index)).to_pylist(), strict=True):
             outcome = None if message is None else self._rewriter.rewritten(message, about.of(row))
             if isinstance(outcome, Refusal):
-                rejects.append(Reject(row, outcome.error_class, outcome.error))
+                rejects.append(outcome.at(row))
             else:
                 rewritten.append(outcome)
                 indexes.append(row)
         decoded = self._decoder.decode(pa.array(rewritten, pa.large_binary()))
         given = np.array(indexes, np.int64)
-        rejects += (replace(reject, index=int(given[reject.index])) for reject in decoded.rejects)
-        rejects.sort(key=lambda reject: reject.index)
+        rejects = sorted([*rejects, *moved(decoded.rejects, given)])
         return Decoded(decoded.rows, given[decoded.row_index], tuple(rejects), given[decoded.tombstones])
 
 
@@ -278,10 +277,6 @@ def _filled(array: pa.Array, steps: Steps, value: pa.Array) -> pa.Array:
 
 def _joined(first: Decoded, other: Decoded) -> Decoded:
     """The results of some messages and of others, merged in order."""
-    index = np.concatenate([first.row_index, other.row_index])
-    order = np.argsort(index, kind="stable")
-    table = pa.concat_tables([first.rows, other.rows])
-    rejects = sorted([*first.rejects, *other.rejects], key=lambda reject: reject.index)
+    index, rows = in_order([(first.row_index, first.rows), (other.row_index, other.rows)])
     tombstones = np.sort(np.concatenate([first.tombstones, other.tombstones]))
-    rows = table if not len(other.row_index) else table.take(pa.array(order))
-    return Decoded(rows, index[order], tuple(rejects), tombstones)
+    return Decoded(rows, index, tuple(sorted([*first.rejects, *other.rejects])), tombstones)
