@@ -33,7 +33,7 @@ from common.cli import (
 from common.cli import run as run_app
 from common.clock import SystemClock
 from common.errors import ExitCode, TableError
-from common.http.pausing import Pausing
+from common.http.pages import Pausing
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.pause_commands import add_pause_commands, paused_streams

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from common.errors import BrokerError
-from common.http.pausing import Pausing
+from common.http.pages import Pausing
 from common.stage.paused_streams import PausedStreams
 from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.lease.holder import LeaseThread, LoaderLease

@@ -32,10 +32,10 @@ from common.settings.pace import longest_replay_s, writer_of
 from common.settings.stores import stage_store, table_stores
 from common.sizes import counted
 from common.spans import Position, Topic, TopicPartition
-from common.stage.evolved import latest
 from common.stage.merged import kafka_topic, topics_of
 from common.stage.paused import StreamPart
 from common.stage.topic_owners import StageTopicOwners
+from common.stage.versions import latest
 from common.terminal import progress
 from stage_writer.chains import StagedChains
 from stage_writer.checked_topics import require_written, topic_lines, topics_continue

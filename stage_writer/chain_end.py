@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from common.spans import Position
 from common.stage.markers import LastRecord, Marker
-from common.stage.state_files import EMPTY_STATE, StateFiles
+from common.stage.task_files import EMPTY_STATE, StateFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Tail:
     state: StateFiles = EMPTY_STATE
     """The task's state at this end; empty unless the marker itself has it."""
     outboxes: tuple[str, ...] = ()
-    """The chain's outboxes not known to be delivered (common/stage/outboxes.py), oldest first."""
+    """The chain's outboxes not known to be delivered (common/stage/task_files.py), oldest first."""
     is_bare: bool = False
     """Whether the last marker is an empty one, which an operator made by hand."""
     last_record: LastRecord | None = None

@@ -15,9 +15,8 @@ from common.errors import StateError
 from common.schema import StructType
 from common.settings import Start, Stream
 from common.spans import Position, Topic, TopicPartition
-from common.stage.changelogs import TopicChanges
 from common.stage.markers import LastRecord, Marker, digest_of, marker_to_bytes
-from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
+from common.stage.task_files import Change, MarkedState, StateFileName, StateFiles, StateKind, TopicChanges
 from common.storage.chunks import ByteChunks
 from stage_writer.chain_end import Lineage, Tail
 from stage_writer.decode.batch import MessageBatch

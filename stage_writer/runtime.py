@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from structlog.typing import FilteringBoundLogger
 
 from common.errors import KafkaDeltaExpressError
-from common.http.pausing import Pausing
+from common.http.pages import Pausing
 from common.metrics import Metrics
 from common.ports import Clock
 from common.remedies import CONFIG

@@ -30,7 +30,7 @@ from common.ports import Clock
 from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns, restricted
 from common.settings import Stream
-from common.stage.evolved import Evolved
+from common.stage.versions import Evolved
 from stage_writer.decode.dependency import Dependency
 from stage_writer.ports import ColumnFollower, Converter, Running, Workers
 from stage_writer.stage.staging import ObjectStage

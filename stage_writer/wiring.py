@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
-from common.http.pausing import Pausing
+from common.http.pages import Pausing
 from common.metrics import Metrics
 from common.pages.samples import Samples
 from common.pause_commands import paused_streams

@@ -14,7 +14,7 @@ from functools import partial
 from common.clock import SystemClock
 from common.metrics import Metrics
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind
+from common.stage.task_files import EMPTY_STATE, StateFileName, StateFiles, StateKind
 from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
 from devservices.kafka import KafkaCluster

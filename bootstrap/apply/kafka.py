@@ -12,8 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from bootstrap.plans.state import Ends
 from common.errors import UsageError
-from common.kafka.bounded import close_within
-from common.kafka.client import QUIET, client_properties, taking_properties
+from common.kafka.client import QUIET, client_properties, close_within, taking_properties
 from common.kafka.errors import LastClientError, broker_error
 from common.kafka.reader import require_allowed, topic_ids, topics_of
 from common.settings import Settings, Stream

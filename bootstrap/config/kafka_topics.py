@@ -6,8 +6,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from bootstrap.config.sample import TopicSample, sampled
 from common.errors import UsageError
-from common.kafka.bounded import close_within
-from common.kafka.client import QUIET, taking_properties
+from common.kafka.client import QUIET, close_within, taking_properties
 from common.kafka.errors import LastClientError, broker_error
 from common.kafka.reader import KafkaReader
 from common.kafka.reader import topics_of as metadata

@@ -9,7 +9,7 @@ from common.stage.chain import Chain, emptied, read_chain
 from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.stage.merged import kafka_topic
-from common.stage.state_files import MarkedState, StateFiles
+from common.stage.task_files import MarkedState, StateFiles
 
 
 @dataclass(frozen=True, slots=True)

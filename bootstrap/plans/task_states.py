@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A flush's marker records the state at its start and at its end (common/stage/state_files.py). A marker made by hand
+1. A flush's marker records the state at its start and at its end (common/stage/task_files.py). A marker made by hand
    does not change the state. If no marker of a chain has a state, its stream has no topology.
 2. A chain is rewound to a position whose state is known. The next owner then continues as if the later records had
    never been read. Below the position where a task started with an empty state, the state is empty too.
@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from bootstrap.plans.state import PartitionState, TaskPoint
 from common.spans import Position
 from common.stage.markers import Origin
-from common.stage.outboxes import OutboxName
-from common.stage.state_files import EMPTY_STATE, StateFiles
+from common.stage.task_files import EMPTY_STATE, OutboxName, StateFiles
 
 
 @dataclass(frozen=True, slots=True)

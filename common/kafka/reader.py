@@ -17,8 +17,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, TopicMetadata
 
 from common.errors import BrokerError
-from common.kafka.bounded import close_within, result_of
-from common.kafka.client import QUIET, client_properties, taking_properties, topic_id
+from common.kafka.client import QUIET, client_properties, close_within, result_of, taking_properties, topic_id
 from common.kafka.errors import LastClientError, broker_error
 from common.settings.section import Option
 from common.spans import Partition, Position, Span, Topic, TopicPartition

@@ -10,8 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, TopicDescription
 
 from common.errors import ConfigError
-from common.kafka.bounded import result_of
-from common.kafka.client import QUIET, client_properties, taking_properties
+from common.kafka.client import QUIET, client_properties, result_of, taking_properties
 from common.kafka.errors import LastClientError, broker_error
 from common.settings.section import Option
 

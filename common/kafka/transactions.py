@@ -15,8 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.errors import BrokerError
-from common.kafka.bounded import close_within
-from common.kafka.client import QUIET, client_properties
+from common.kafka.client import QUIET, client_properties, close_within
 from common.kafka.delivering import Delivered, DeliveryIdentity, FencedError
 from common.settings.section import Option
 from common.spans import Position, TopicPartition

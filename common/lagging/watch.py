@@ -17,8 +17,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from structlog.typing import FilteringBoundLogger
 
 from common.background import BackgroundLoop
-from common.kafka.bounded import result_of
-from common.kafka.client import QUIET, client_properties
+from common.kafka.client import QUIET, client_properties, result_of
 from common.kafka.errors import words
 from common.lagging.history import EndHistory
 from common.ports import Clock

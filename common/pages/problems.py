@@ -1,6 +1,8 @@
-"""Problems that both services report in the same words."""
+"""Problems, and figures of the process, that both services report in the same words."""
 
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from common.pages.model import Problem, ProblemLevel
@@ -47,3 +49,14 @@ def stream_pauses(pauses: Mapping[str, Pause]) -> Iterator[Problem]:
         yield Problem(
             ProblemLevel.WARNING, f"{app_id} is paused", f"{pause.text[0].upper()}{pause.text[1:]}.", pause.remedy
         )
+
+
+_STATM = Path("/proc/self/statm")
+
+
+def resident_bytes() -> int | None:
+    """Memory in use; None where it cannot be determined."""
+    try:
+        return int(_STATM.read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

@@ -19,7 +19,7 @@ from common.settings.section import SectionOfParts, refuse
 from common.settings.services import StreamServices
 from common.settings.topic_reader import TopicName, TopicReader
 from common.settings.values import DurationS, Evolution, FromOffsets, LoadSetting, StartAt, StartValue
-from common.stage.identity_columns import STAGED_IDENTITY, IdentityColumns
+from common.tables.changes import STAGED_IDENTITY, IdentityColumns
 from common.tables.urls import comparable
 
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")

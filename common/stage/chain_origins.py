@@ -46,10 +46,9 @@ from common.ports import ObjectStore
 from common.spans import Position, TopicPartition
 from common.stage.markers import Marker
 from common.stage.merged import StoredInput, inputs_to_stored, position_from_stored
-from common.stage.outboxes import require_own_outboxes
 from common.stage.paths import ChainPaths
-from common.stage.state_files import EMPTY_STATE, StateFiles, require_own_state
 from common.stage.stored import Count, StoredOffset, reading, require_known_version
+from common.stage.task_files import EMPTY_STATE, StateFiles, require_own_outboxes, require_own_state
 from common.stored_types import omit_defaults
 
 BEGIN = "begin"
@@ -69,7 +68,7 @@ class ChainOrigin:
     topic_id: str | None = None
     """The broker's id of the topic; None if unknown."""
     outboxes: tuple[str, ...] = ()
-    """The chain's outboxes that are not known to be delivered there (common/stage/outboxes.py), oldest first."""
+    """The chain's outboxes that are not known to be delivered there (common/stage/task_files.py), oldest first."""
     state: StateFiles | None = None
     """The state of the partition's task there; None without a task, and where it is unknown."""
     number: int = 0

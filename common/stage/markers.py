@@ -24,9 +24,9 @@ Rules:
    Where its rows are elements of records, it has version 9: another reader would leave those that a record has lost.
 9. A marker of a chain of several topics (common/stage/merged.py) has the positions of its inputs at its start and its
    end in addition to the sums; a marker of an older release has them at its end only.
-10. A marker whose state is partly in a Kafka topic (common/stage/changelogs.py) has version 6: a writer that does not
+10. A marker whose state is partly in a Kafka topic (common/stage/task_files.py) has version 6: a writer that does not
     know that would continue without it.
-11. A table whose files have columns that the table does not have (common/stage/identity_columns.py) needs no version of
+11. A table whose files have columns that the table does not have (common/tables/changes.py) needs no version of
     its own: a reader that does not know them leaves them unread.
 12. A marker names the last record that it covers, by offset, timestamp and leader epoch. An offset alone does not say
    whether Kafka still has that record: after an unclean leader election, or on a broker that was restored from a copy,
@@ -54,7 +54,6 @@ from pydantic import TypeAdapter
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import require_own_file, require_own_waiting_file
-from common.stage.identity_columns import IdentityColumns
 from common.stage.merged import (
     InputEnd,
     StoredInput,
@@ -63,13 +62,12 @@ from common.stage.merged import (
     position_from_stored,
     start_from_stored,
 )
-from common.stage.outboxes import require_own_outboxes
 from common.stage.paths import ChainPaths
-from common.stage.state_files import MarkedState, StoredState, require_own_state
 from common.stage.stored import Count, NotEmpty, StoredOffset, StoredPosition, reading, require_known_version
+from common.stage.task_files import MarkedState, StoredState, require_own_outboxes, require_own_state
 from common.stage.undeclared import UndeclaredFields
 from common.stored_types import omit_defaults, same_fields
-from common.tables.changes import MergeBy
+from common.tables.changes import IdentityColumns, MergeBy
 
 if TYPE_CHECKING:
     from common.ports import StoredObject
@@ -226,7 +224,7 @@ class Manifest:
     offered: str | None = None
     """The columns that the table could gain from the rescue column's content, in the form of `StagedTable.schema`."""
     outboxes: tuple[str, ...] = ()
-    """The topology's outboxes for Kafka topics that are not known to be delivered (outboxes.py); the oldest first."""
+    """The topology's outboxes for Kafka topics that are not known to be delivered (task_files.py); the oldest first."""
     state: MarkedState | None = None
     """The state of a topology's task; None for a marker without a task."""
     last_record: LastRecord | None = None

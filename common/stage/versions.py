@@ -1,17 +1,36 @@
-"""Objects in the stage with versions, of which the highest counts: ``<kind>/<app_id>/<version, 20 digits>.json``.
+"""What the writers of a stream agree on: objects in the stage with versions, of which the highest counts.
 
-Each version is made by exclusive create: of two processes that make the same one, the second is refused.
+Rules:
+
+1. ``<kind>/<app_id>/<version, 20 digits>.json`` is made by exclusive create: of two processes that make the same
+   version, the second is refused, and takes the first one's.
+2. ``columns/`` has the columns of a stream whose settings do not declare them. They are to it what declared columns are
+   to another one: a restart, another writer and the loader use the same. Nothing else refers to a version: markers have
+   the schema of their own files. So deleting these objects loses no record; the columns are found again, those of an
+   existing table first.
+3. ``schema/`` has all columns that a stream has gained by `unknown_fields: evolve` up to that version. A version has
+   every column of the one before it. Where tables gain columns of their own (`Stream.gains_by_table`), they are in the
+   folder ``routes`` below it, so that an edit of the settings keeps both apart.
+4. A writer makes a version before it stages a value in a new column. A file with the columns of any version can be
+   loaded: the loader adds those that the table lacks in front of the load. The loader makes a version for columns that
+   it gave the table by offers in markers, and for those of which the table has another type: the table is the truth.
+   If these objects are lost, they are made again from it and from new records.
 """
 
+from __future__ import annotations
+
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 from common.ports import Created, ObjectStore
-from common.stage.stored import read_object
-from common.stored_types import StoredForm
+from common.schema import StructType
+from common.schema.evolution import NO_COLUMNS, additions, extended
+from common.stage.stored import StoredSchema, read_object
+from common.stored_types import StoredForm, omit_defaults
 
 _VERSION = re.compile(r"(\d{20})\.json", re.ASCII)
 
@@ -63,3 +82,91 @@ class Versioned:
     @cache
     def _form(cls) -> StoredForm[Any]:
         return StoredForm(cls)
+
+
+COLUMNS = "columns"
+
+
+@dataclass(frozen=True, slots=True)
+class AgreedColumns(Versioned):
+    KIND: ClassVar[str] = COLUMNS
+    REMEDY: ClassVar[str] = "delete it: the columns are found again, those of the table first"
+
+    columns: StoredSchema
+    source: str
+    """The setting at that time, such as ``from_records``; for people."""
+    created_ms: int
+    formats: Mapping[str, str] = field(default_factory=dict)
+    """The forms of values that the columns' types leave open, by path, as `formats` of a stream."""
+    schema_ids: tuple[int | str, ...] = ()
+    """The schemas whose fields are among the columns: of a registry their ids or GUIDs, behind a digest of the settings
+    that they were read by; of a file a digest of its content and of those settings."""
+    envelope: str | None = None
+    """The `envelope` of the records, where the settings leave it to them."""
+
+
+def agreed_columns(store: ObjectStore, app_id: str) -> AgreedColumns | None:
+    """The columns that a stream's writers agreed on, or None. Raises StoreError and MarkerError."""
+    return AgreedColumns.newest(store, versions_folder(COLUMNS, app_id))
+
+
+SCHEMA = "schema"
+
+
+@dataclass(frozen=True, slots=True)
+class Gained:
+    """How one column was added, for people."""
+
+    column: str
+    """Its path and type, in SQL's syntax."""
+    offered_by: str
+    """The marker that offered it, or that is the first to have it."""
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evolved(Versioned):
+    """All columns that a stream has gained."""
+
+    KIND: ClassVar[str] = SCHEMA
+    REMEDY: ClassVar[str] = "delete it: the loader publishes the columns again, by the table"
+
+    columns: StoredSchema
+    """In addition to the declared ones; fields gained inside a declared struct are in a struct of its name."""
+    gained: tuple[Gained, ...] = ()
+    by_route: bool = False
+    """Whether each of the columns is a route's, with those of its table (common/settings/own_columns.py)."""
+
+    continues: int = 0
+    """The version of the columns with, or without, a route of which this one has what the tables have."""
+
+    _without_empty = omit_defaults("by_route", "continues")
+
+    @property
+    def folder(self) -> str:
+        return folder_of(self.app_id, by_route=self.by_route)
+
+    @classmethod
+    def nothing(cls, app_id: str, *, by_route: bool) -> Evolved:
+        """A stream without gained columns, before its first version."""
+        return cls(app_id, 0, NO_COLUMNS, by_route=by_route)
+
+    def with_columns(
+        self, columns: StructType, declared: StructType, offers: Mapping[str, StructType], now_ms: int
+    ) -> Evolved:
+        """The next version; ``offers`` are by the path of the marker that each comes with."""
+        known = extended(declared, self.columns)
+        by_path = {
+            column.path: path for path, offer in reversed(list(offers.items())) for column in additions(known, offer)
+        }
+        new = (Gained(str(column), by_path.get(column.path, ""), now_ms) for column in additions(known, columns))
+        return replace(self, version=self.version + 1, columns=columns, gained=(*self.gained, *new))
+
+
+def folder_of(app_id: str, *, by_route: bool = False) -> str:
+    return versions_folder(SCHEMA, app_id) + ("routes/" if by_route else "")
+
+
+def latest(store: ObjectStore, app_id: str, *, by_route: bool = False) -> Evolved | None:
+    """The latest published columns of a stream, or None. Raises StoreError and MarkerError."""
+    return Evolved.newest(store, folder_of(app_id, by_route=by_route))

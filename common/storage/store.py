@@ -42,8 +42,7 @@ from common.errors import ConfigError, StoreError, StoreRefusedError, UnsafeStor
 from common.hints import did_you_mean
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore, StoredObject
 from common.storage.bounded import most_bytes
-from common.storage.listing_s3 import S3Listing
-from common.storage.scanning import Upload, abort, scan, scan_folders, uploads
+from common.storage.listing import S3Listing, Upload, abort, is_s3, scan, scan_folders
 
 if TYPE_CHECKING:
     from common.storage.chunks import ByteChunks
@@ -122,9 +121,11 @@ class FsspecStore:
 
     def uploads(self, prefix: str) -> Iterator[Upload]:
         """The unfinished multipart uploads below a folder; none where the store does not support them."""
+        if not is_s3(self._fs):
+            return
         skip = len(self._root) + 1
         with self._errors("list the uploads below", prefix):
-            for full, upload_id, started in uploads(self._fs, self._full(prefix.rstrip("/"))):
+            for full, upload_id, started in S3Listing(self._fs, self._full(prefix.rstrip("/"))).uploads():
                 yield Upload(full[skip:], upload_id, int(started.timestamp() * 1000))
 
     def abort(self, upload: Upload) -> None:

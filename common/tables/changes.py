@@ -14,6 +14,11 @@ Rules:
 6. Where `explode` makes rows of an array's elements, the last keys are the element's (`MergeBy.element`), and the
    others name the record. A record's rows are replaced together: an event is a row for each of its elements, or, where
    the record has none any more, one that deletes and has no element. All of them have the event's record identity.
+7. Rows with Kafka's columns identify their record, which ties a row that a table refuses to its bytes in Kafka; change
+   events always do. Rows of a stream with ``kafka_columns: false`` have three additional columns where they wait for
+   Spark (``load: append``), `STAGED_IDENTITY`: the marker names them, and no table ever gets them. Where files may
+   become part of a table as they are, such columns are not possible, and a row's record is unknown. A marker without
+   them is just as good: they are read only where a row was refused.
 """
 
 from dataclasses import dataclass
@@ -23,7 +28,6 @@ from annotated_types import MinLen
 
 from common.schema.ddl import backticks
 from common.schema.types import Field, Primitive, StructType
-from common.stage.identity_columns import IdentityColumns, identity_fields
 from common.stored_types import omit_defaults
 
 RESERVED = "_merge_"
@@ -38,6 +42,10 @@ TIME_COLUMN = "_merge_time"
 """TIMESTAMP: when an envelope's event happened in its source; only until a row has its ``valid_from``."""
 VALID_FROM, VALID_TO, IS_CURRENT = HISTORY_COLUMNS = ("valid_from", "valid_to", "is_current")
 """From when and until when (exclusive, null for the current version) a row was valid, and whether it still is."""
+IdentityColumns = tuple[str, str, str]
+"""The names of a record's topic, partition and offset."""
+STAGED_IDENTITY: IdentityColumns = ("_staged_topic", "_staged_partition", "_staged_offset")
+IDENTITY_TYPES = (Primitive.STRING, Primitive.INTEGER, Primitive.LONG)
 _OWN_PLACE = ("_merge_topic", "_merge_partition", "_merge_offset")
 
 
@@ -111,6 +119,10 @@ def made_fields(columns: StructType, by: MergeBy) -> tuple[Field, ...]:
     if not by.history or time is None:
         return made
     return (*made, Field(VALID_FROM, time.type), Field(VALID_TO, time.type), Field(IS_CURRENT, Primitive.BOOLEAN))
+
+
+def identity_fields(identity: IdentityColumns) -> tuple[Field, ...]:
+    return tuple(Field(name, data_type) for name, data_type in zip(identity, IDENTITY_TYPES, strict=True))
 
 
 def identity_of_events(kafka_columns: tuple[str, ...]) -> IdentityColumns:

@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 from common.errors import TableError
 from common.ports import ObjectStore
 from common.tables.log_files import LOG, commits_after, newest_checkpoint, parsing
-from common.tables.properties import TXN_RETENTION, retention_ms
-from common.tables.state import TableState
+from common.tables.state import TXN_RETENTION, TableState, retention_ms
 
 Content = TypeVar("Content")
 _READ_AGAIN = 5

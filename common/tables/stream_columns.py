@@ -3,7 +3,7 @@
 Rules:
 
 1. `columns: from_table`: the table is the truth. Nothing is kept in the stage, and a table that is missing is an error.
-2. Otherwise the writers have agreed on columns in the stage (common/stage/agreed_columns.py). Where the table has one
+2. Otherwise the writers have agreed on columns in the stage (common/stage/versions.py). Where the table has one
    of these, the table's type counts: it is what rows are loaded into. What the table lacks is kept as agreed. With
    `evolution: widen`, the types of schemas count: the table gets them.
 3. What records are wrapped in is agreed on with their columns (`is_envelope_open`).
@@ -33,7 +33,7 @@ from common.settings.merging import columns_of_merge
 from common.settings.parts import FIRST_MESSAGE
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
 from common.settings.values import Evolution
-from common.stage.agreed_columns import AgreedColumns, agreed_columns
+from common.stage.versions import AgreedColumns, agreed_columns
 from common.tables.changes import HISTORY_COLUMNS
 from common.tables.delta_log import read_table_state
 from common.tables.state import TableState

@@ -14,8 +14,7 @@ from common.settings.overlap import shared_topics
 from common.settings.values import Evolution
 from common.tables.changes import made_fields
 from common.tables.identity import TableIdentity
-from common.tables.properties import TXN_RETENTION, retention_ms
-from common.tables.state import TableState
+from common.tables.state import TXN_RETENTION, TableState, retention_ms
 from common.tables.urls import comparable
 from delta_loader.check_result import Check, Level
 from delta_loader.plan.plan import TableShape

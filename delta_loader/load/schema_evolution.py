@@ -8,7 +8,7 @@ Rules:
 2. With `unknown_fields: evolve`, columns that staged files have and the table lacks are added, and so are columns that
    markers offer. Markers offer values in the rescue column of a writer of an older release, or of a writer that could
    not agree on the columns (stage_writer/schemas.py). The added columns are then published, with the table's types
-   (common/stage/evolved.py, common/schema/agreement.py).
+   (common/stage/versions.py, common/schema/agreement.py).
 3. Each change is a separate commit, in front of the load. A crash in between is harmless: the next pass meets the same
    markers, and sees the table as it is then.
 4. The table is never narrowed and no column is ever dropped. Loaders and writers of different configs therefore
@@ -33,9 +33,8 @@ from common.settings import Stream
 from common.settings.columns import agree_in_table, as_in_records
 from common.settings.own_columns import columns_at, with_columns_at
 from common.settings.values import Evolution
-from common.stage.agreed_columns import agreed_columns
-from common.stage.evolved import Evolved, latest
 from common.stage.markers import Marker
+from common.stage.versions import Evolved, agreed_columns, latest
 from delta_loader.plan.plan import TableShape
 from delta_loader.ports import ColumnAdder
 from delta_loader.tables.commits import Target

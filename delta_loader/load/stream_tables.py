@@ -25,8 +25,7 @@ from common.settings.columns import as_in_table
 from common.settings.merging import columns_of_rows
 from common.settings.own_columns import columns_at
 from common.spans import Position, TopicPartition
-from common.stage.agreed_columns import agreed_columns
-from common.stage.evolved import latest
+from common.stage.versions import agreed_columns, latest
 from common.tables.identity import TableChain
 from common.tables.rollback import Rollback, RollbackKind
 from common.tables.state import TableState

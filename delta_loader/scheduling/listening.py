@@ -26,8 +26,7 @@ from structlog.typing import FilteringBoundLogger
 from common import metrics as catalogue
 from common.backoff import Backoff
 from common.errors import BrokerError, ConfigError
-from common.kafka.bounded import close_within
-from common.kafka.client import QUIET, client_properties, taking_properties
+from common.kafka.client import QUIET, client_properties, close_within, taking_properties
 from common.kafka.errors import LastClientError, broker_error
 from common.kafka.reader import NO_GROUP, require_allowed
 from common.metrics import Metrics

@@ -23,8 +23,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 from common.schema import quote_name, quote_text
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
-from common.stage.identity_columns import IdentityColumns
 from common.stage.merged import ends_at, inputs_of
+from common.tables.changes import IdentityColumns
 from delta_loader.spark.bridge import PROBLEM, Bridge, table_errors
 from delta_loader.spark.merging.merge_writes import event_writes
 from delta_loader.spark.merging.validation import MergeValidator

@@ -28,7 +28,7 @@ from threading import Lock
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from common.schema import backticks, quote_text, schema_from_json, schema_to_json
-from common.stage.identity_columns import IdentityColumns, identity_fields
+from common.tables.changes import IdentityColumns, identity_fields
 from common.tables.state import TableState
 from delta_loader.plan.plan import TableShape
 from delta_loader.spark.bridge import Bridge, Line, LoadTransaction

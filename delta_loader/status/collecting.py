@@ -13,12 +13,12 @@ from common.settings import Stream
 from common.settings.catalog import name_of_table
 from common.spans import Position, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin
-from common.stage.evolved import Gained, latest
 from common.stage.failures import LastFailure, last_failure
 from common.stage.idle import HeldFact, IdleFact, stream_fact
 from common.stage.markers import Marker, MarkerName
 from common.stage.merged import ids_together, topics_of, with_chains
 from common.stage.paused import StreamPart, pause_of
+from common.stage.versions import Gained, latest
 from common.tables.deferred_ranges import deferred_of
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY, TableIdentity

@@ -11,8 +11,7 @@ from functools import cached_property
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from common.kafka.bounded import result_of
-from common.kafka.client import QUIET, client_properties, topic_id
+from common.kafka.client import QUIET, client_properties, result_of, topic_id
 from common.lagging.watch import query_offsets
 from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition

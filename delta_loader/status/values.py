@@ -13,11 +13,11 @@ from common.printable import joined, one_line
 from common.remedies import CONFIG
 from common.sizes import counted, time_text
 from common.spans import Position, TopicPartition
-from common.stage.evolved import Gained
 from common.stage.failures import LastFailure
 from common.stage.paused import Pause
 from common.stage.undeclared import REMEDY as UNDECLARED_REMEDY
 from common.stage.undeclared import UndeclaredFields
+from common.stage.versions import Gained
 from common.tables.deferred_ranges import DeferredRange
 from delta_loader.check_result import Check
 from delta_loader.plan.held import Held

@@ -19,9 +19,8 @@ from common.errors import SchemaError
 from common.schema import schema_from_json
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Offset, Position, TopicPartition
-from common.stage.identity_columns import IdentityColumns
 from common.stage.markers import Marker, StagedFile, StagedTable
-from common.tables.changes import DELETE_COLUMN, HISTORY_COLUMNS
+from common.tables.changes import DELETE_COLUMN, HISTORY_COLUMNS, IdentityColumns
 from delta_loader.plan.plan import TableShape, shape_of
 from delta_loader.tables.load_modes.casting import Cast, casts_of, merged_schema
 

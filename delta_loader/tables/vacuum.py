@@ -20,7 +20,7 @@ from dataclasses import replace
 from common.errors import MarkerError
 from common.settings.values import duration_text
 from common.stage.data_files import DataFileName
-from common.tables.properties import retention_ms
+from common.tables.state import retention_ms
 
 RETENTION = "delta.deletedFileRetentionDuration"
 DEFAULT_RETENTION_S = 7 * 86_400.0

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from structlog.typing import FilteringBoundLogger
 
 from common.clock import SystemClock
-from common.http.pages import Health, pausing_calls, service_pages, with_remedy
-from common.http.pausing import Pausing
+from common.http.pages import Health, Pausing, pausing_calls, service_pages, with_remedy
 from common.http.server import HttpServer, Page, Routes, json_page, text_page
 from common.lagging.history import EndHistory
 from common.lagging.watch import EndWatch

@@ -24,8 +24,7 @@ from common.pages.model import (
     Unit,
     added,
 )
-from common.pages.problems import held_problems, paused_problem, stream_pauses
-from common.pages.process import resident_bytes
+from common.pages.problems import held_problems, paused_problem, resident_bytes, stream_pauses
 from common.ports import Clock
 from common.remedies import CONFIG
 from common.settings import Stream

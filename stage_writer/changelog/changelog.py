@@ -25,8 +25,7 @@ from common.errors import BrokerError, ConfigError, StateError
 from common.metrics import Metrics
 from common.ports import Clock
 from common.spans import Position, Topic, TopicPartition
-from common.stage.changelogs import TopicChanges, changes_digest, spans_of
-from common.stage.state_files import StateFileName
+from common.stage.task_files import StateFileName, TopicChanges, changes_digest, spans_of
 from common.storage.chunks import ByteChunks
 from stage_writer.changelog.ports import ChangelogMessage, ChangelogReader, ChangelogTopics, iterate
 from stage_writer.ports import Changelog

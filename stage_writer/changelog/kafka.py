@@ -26,8 +26,7 @@ from confluent_kafka.admin import AdminClient
 
 from common.clock import SystemClock
 from common.errors import BrokerError, StateError
-from common.kafka.bounded import close_within
-from common.kafka.client import QUIET, client_properties, taking_properties
+from common.kafka.client import QUIET, client_properties, close_within, taking_properties
 from common.kafka.errors import LastClientError, broker_error
 from common.kafka.reader import topic_ids
 from common.kafka.rights import Right

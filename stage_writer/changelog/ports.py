@@ -12,7 +12,7 @@ from typing import Protocol
 
 from common.errors import StateError
 from common.spans import Position, Topic, TopicPartition
-from common.stage.changelogs import TopicChanges
+from common.stage.task_files import TopicChanges
 
 
 @dataclass(frozen=True, slots=True)

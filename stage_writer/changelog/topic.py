@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from common.errors import ConfigError
-from common.kafka.bounded import result_of
+from common.kafka.client import result_of
 from common.kafka.rights import Right, described, require_right
 from common.spans import Topic
 from stage_writer.changelog.changelog import MESSAGE_BYTES

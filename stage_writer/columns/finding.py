@@ -16,7 +16,7 @@ from common.schema.inference import JsonShape
 from common.settings import Stream
 from common.settings.columns_from import ColumnsFrom
 from common.settings.envelopes import DEBEZIUM, is_envelope_open
-from common.stage.agreed_columns import AgreedColumns
+from common.stage.versions import AgreedColumns
 from common.tables.stream_columns import columns_as_agreed, found_columns, state_of, table_columns, with_envelope
 from stage_writer.columns.proposing import are_events, proposed
 from stage_writer.decode.envelopes.framing import SchemaKey

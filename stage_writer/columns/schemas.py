@@ -14,7 +14,7 @@ Rules:
 4. With `envelope: debezium`, the columns are those of the row's image in the event. Where the settings leave the
    envelope to the records, the first schemas decide, and the writers agree on it with the columns. The schema of
    another message (a heartbeat) has no columns: the opener passes that over, or refuses it.
-5. Writers agree on each step in the stage, by exclusive create of the next version (common/stage/agreed_columns.py).
+5. Writers agree on each step in the stage, by exclusive create of the next version (common/stage/versions.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,8 +34,7 @@ from common.settings import Stream
 from common.settings.envelopes import DEBEZIUM, DEBEZIUM_PARTS, is_envelope_open
 from common.settings.formats import path_steps
 from common.settings.own_columns import columns_at
-from common.stage.agreed_columns import AgreedColumns, agreed_columns
-from common.stage.evolved import latest
+from common.stage.versions import AgreedColumns, agreed_columns, latest
 from common.tables.stream_columns import columns_as_agreed, state_of, with_envelope
 from stage_writer.columns.finding import DiscoveredColumns
 from stage_writer.decode.binary.protobuf import Compile

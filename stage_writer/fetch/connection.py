@@ -17,8 +17,7 @@ from confluent_kafka.admin import AdminClient
 from structlog.typing import FilteringBoundLogger
 
 from common.errors import BrokerError
-from common.kafka.bounded import CLOSE_WITHIN_S, close_within
-from common.kafka.client import QUIET, client_properties, refused_property
+from common.kafka.client import CLOSE_WITHIN_S, QUIET, client_properties, close_within, refused_property
 from common.kafka.errors import LastClientError, broker_error, remedy, words
 from common.ports import Clock
 from common.settings import Settings

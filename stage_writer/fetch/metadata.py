@@ -10,7 +10,7 @@ from confluent_kafka import ConsumerGroupState, IsolationLevel, KafkaError, Kafk
 from confluent_kafka.admin import OffsetSpec
 
 from common.errors import ConfigError
-from common.kafka.bounded import result_of
+from common.kafka.client import result_of
 from common.kafka.reader import require_allowed, topic_ids, topics_of
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt, Stream
 from common.settings.overlap import TopicReaders

@@ -13,8 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConsumerGroupDescription, TopicDescription
 
 from common.errors import ConfigError
-from common.kafka.bounded import result_of
-from common.kafka.client import QUIET, client_properties
+from common.kafka.client import QUIET, client_properties, result_of
 from common.kafka.errors import broker_error, remedy
 from common.settings import Settings
 

@@ -32,10 +32,9 @@ from common.schema import StructType
 from common.schema.evolution import MOST_OFFERED, NO_COLUMNS, joined_within
 from common.spans import Position
 from common.stage.data_files import CODECS
-from common.stage.identity_columns import IdentityColumns
 from common.stage.markers import LastRecord, TableKind
 from common.storage.chunks import ByteChunks
-from common.tables.changes import MergeBy
+from common.tables.changes import IdentityColumns, MergeBy
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.unknown.census import FieldCensus
 from stage_writer.parquet.encodings import all_leaves, choose_encodings
@@ -113,7 +112,7 @@ class TableFormat:
     merge: MergeBy | None = None
     """How its rows change the table's; they have columns for that (changes.py). None to append."""
     place: IdentityColumns | None = None
-    """Columns of its rows that the table does not have (common/stage/identity_columns.py)."""
+    """Columns of its rows that the table does not have (common/tables/changes.py)."""
     settings: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The keys of the settings that make columns which no field of a record is, by the columns' names in lower case."""
 

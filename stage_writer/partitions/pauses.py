@@ -1,4 +1,4 @@
-"""The partitions that an operator has paused: all of this process (common/http/pausing.py), or those of some streams.
+"""The partitions that an operator has paused: all of this process (common/http/pages.py), or those of some streams.
 
 Rules:
 
@@ -12,7 +12,7 @@ Rules:
 
 from collections.abc import Iterable
 
-from common.http.pausing import Pausing
+from common.http.pages import Pausing
 from common.ports import Clock
 from common.settings import Stream
 from common.spans import TopicPartition

@@ -23,7 +23,7 @@ from common.settings import Start, StartAt, Stream
 from common.spans import Partition, Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
 from common.stage.merged import is_merged, known_as, require_inputs
-from common.stage.state_files import EMPTY_STATE, StateFiles
+from common.stage.task_files import EMPTY_STATE, StateFiles
 from stage_writer.chain_end import Lineage, Tail
 from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, UNEXPECTED, KafkaMetadata, PartitionFault, Workers
 from stage_writer.stage.staging import ObjectStage

@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from common.errors import KafkaDeltaExpressError
 from common.ports import Clock
 from common.spans import TopicPartition
-from common.stage.state_files import StateFiles
+from common.stage.task_files import StateFiles
 from stage_writer.partitions.partition import AssignedPartition
 from stage_writer.ports import PartitionTask, Running, Workers
 from stage_writer.stage.staging import ObjectStage

@@ -8,7 +8,7 @@ import pyarrow as pa
 from common.schema import StructType, to_arrow_type
 from common.settings import Stream
 from common.settings.columns import INCLUDED_FIELDS, kafka_fields_of
-from common.stage.identity_columns import IdentityColumns, identity_fields
+from common.tables.changes import IdentityColumns, identity_fields
 from stage_writer.decode.batch import Index, Messages
 from stage_writer.shape.headers import headers_as, with_readable_headers
 from stage_writer.shape.outcome import kafka_columns_of

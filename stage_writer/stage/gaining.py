@@ -2,8 +2,8 @@
 
 Rules:
 
-1. The next version is made by exclusive create (common/stage/evolved.py). Of two writers that infer different types, or
-   a writer and a loader, the second one reads what the first one made, and uses its types.
+1. The next version is made by exclusive create (common/stage/versions.py). Of two writers that infer different types,
+   or a writer and a loader, the second one reads what the first one made, and uses its types.
 2. The types of the tables come first, those of the main one before others that gain the same columns, then the
    published ones, then those that the records show (common/schema/agreement.py). A table that does not exist yet, or
    that this process cannot read, is no obstacle: the loader, which reads it at each load, publishes its types.
@@ -25,7 +25,7 @@ from common.settings import Stream
 from common.settings.columns import agree_in_table, as_in_records, as_in_table
 from common.settings.own_columns import columns_at, name_of_part, tables_by_part, with_columns_at
 from common.stage.appeared_routes import with_appeared_of
-from common.stage.evolved import Evolved, latest
+from common.stage.versions import Evolved, latest
 from common.tables.delta_log import read_table_state
 
 _ATTEMPTS = 20

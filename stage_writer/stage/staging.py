@@ -30,14 +30,13 @@ from common.settings import Stream
 from common.spans import Position, Span, TopicPartition
 from common.stage.chain_origins import ChainOrigin
 from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, waiting_path
-from common.stage.evolved import Evolved, latest
 from common.stage.idle import HeldFact, IdleFact, StreamFact, facts_to_bytes, idle_path
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable, manifest_to_bytes
 from common.stage.merged import ends_at
 from common.stage.notifications import notification_path
-from common.stage.outboxes import OutboxName
-from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
 from common.stage.stored import beyond_bounds
+from common.stage.task_files import EMPTY_STATE, MarkedState, OutboxName, StateFileName, StateFiles, StateKind
+from common.stage.versions import Evolved, latest
 from common.storage.chunks import ByteChunks
 from stage_writer.chain_end import Tail
 from stage_writer.chains import StagedChains

@@ -13,7 +13,7 @@ from common.spans import TopicPartition
 from common.stage.chain_origins import newest_origin
 from common.stage.marker_contents import listed_markers
 from common.stage.markers import folder_of, marker_from_bytes
-from common.stage.state_files import state_folder
+from common.stage.task_files import state_folder
 from stage_writer.stage.superseded import superseded
 
 KEEP_S = 86_400.0

@@ -26,7 +26,7 @@ from common.spans import Position, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path
 from common.stage.marker_contents import listed_markers
 from common.stage.markers import Marker, Origin, folder_of, marker_from_bytes
-from common.stage.state_files import (
+from common.stage.task_files import (
     EMPTY_STATE,
     Change,
     StateFileName,

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from common.ports import StoredObject
 from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import Marker
-from common.stage.state_files import MarkedState, StateFileName
+from common.stage.task_files import MarkedState, StateFileName
 
 
 def superseded(files: Iterable[StoredObject], lowest: Marker, origin: ChainOrigin | None, before_ms: int) -> list[str]:

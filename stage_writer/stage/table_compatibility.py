@@ -22,10 +22,10 @@ from common.remedies import CONFIG, quoted
 from common.schema.spark_json import schema_from_json
 from common.settings import Settings
 from common.settings.columns_from import ColumnsFrom
-from common.stage.agreed_columns import COLUMNS
 from common.stage.appeared_routes import ROUTES
 from common.stage.data_files import STAGED
 from common.stage.markers import DONE
+from common.stage.versions import COLUMNS
 from common.storage.store import prove_writable
 from common.tables.delta_log import read_table_state
 from common.tables.schema_compatibility import columns_setting, partitioning_problem, type_problems

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from common.settings.columns import kafka_fields_of
 from common.spans import TopicPartition
-from common.stage.state_files import StateFiles
+from common.stage.task_files import StateFiles
 from stage_writer.decode.batch import Index, MessageBatch, Messages
 from stage_writer.decode.merged_batch import MergedBatch
 from stage_writer.decode.rejects import Reject

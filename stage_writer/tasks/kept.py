@@ -12,7 +12,7 @@ Rules:
 4. A state does not depend on a Kafka topic for long, because the topic deletes old messages. The dependence ends when
    the state's oldest changes in the topic reach the age limit, when the stream has another topic or none by now, or
    when the topic is no longer suitable (stage_writer/changelog/watch.py). The next flush then writes a snapshot. If no
-   flush happens, `renewal` writes a snapshot that replaces what the last marker names (common/stage/state_files.py,
+   flush happens, `renewal` writes a snapshot that replaces what the last marker names (common/stage/task_files.py,
    rule 4). While a topic is unsuitable, changes go to the stage.
 5. A state in a topic is based on a file in the stage. When the markers that named the state are gone, that file still
    shows that there is one (stage_writer/stage/state_files.py, rule 2).
@@ -26,7 +26,7 @@ from threading import Lock
 
 from common.errors import StoreError
 from common.spans import TopicPartition
-from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind, later_snapshot_name
+from common.stage.task_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind, later_snapshot_name
 from stage_writer.chain_end import Tail
 from stage_writer.parquet.buffer import Buffer
 from stage_writer.ports import StateStore

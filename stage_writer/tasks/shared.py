@@ -20,7 +20,7 @@ from common import metrics as catalogue
 from common.metrics import Metrics
 from common.settings import Stream
 from common.spans import TopicPartition
-from common.stage.state_files import StateFiles
+from common.stage.task_files import StateFiles
 from stage_writer.decode.batch import Index, MessageBatch, Messages, header_lists
 from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.rejects import Reject

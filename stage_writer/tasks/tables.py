@@ -5,7 +5,7 @@ from typing import Self
 from common.schema import StructType, nullable_columns
 from common.settings import Stream
 from common.settings.columns import kafka_fields_of
-from common.stage.identity_columns import identity_fields
+from common.tables.changes import identity_fields
 from stage_writer.convert import dead_letters_format, require_can_partition, rows_format
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.decode import Decoder

@@ -15,7 +15,7 @@ from threading import Lock
 from common.schema import to_arrow_schema
 from common.settings import Stream
 from common.spans import Topic, TopicPartition
-from common.stage.state_files import EMPTY_STATE, StateFiles
+from common.stage.task_files import EMPTY_STATE, StateFiles
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.ports import StateStore

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
-from common.http.pages import pausing_calls, service_pages
-from common.http.pausing import Pausing
+from common.http.pages import Pausing, pausing_calls, service_pages
 from common.http.server import HttpServer, Page, Routes
 from common.lagging.history import EndHistory
 from common.lagging.watch import EndWatch, KafkaEnds

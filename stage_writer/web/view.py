@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from common import metrics as catalogue
-from common.http.pages import release
-from common.http.pausing import Pausing
+from common.http.pages import Pausing, release
 from common.lagging.history import EndHistory
 from common.metrics import Metrics
 from common.pages.model import (
@@ -28,8 +27,7 @@ from common.pages.model import (
     Violations,
     added,
 )
-from common.pages.problems import held_problems, paused_problem, stream_pauses
-from common.pages.process import resident_bytes
+from common.pages.problems import held_problems, paused_problem, resident_bytes, stream_pauses
 from common.ports import Clock
 from common.remedies import CONFIG
 from common.sizes import counted

@@ -19,7 +19,7 @@ from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import DataFileName
 from common.storage.chunks import ByteChunks
-from common.storage.listing_s3 import S3Listing
+from common.storage.listing import S3Listing
 from common.storage.store import PART_BYTES, FsspecStore, normalised, prove_exclusive_create, prove_writable
 from devservices.clouds import Cloud, available_clouds, running_cloud
 from devservices.proxy import Pass, Refuse, Request, Verdict, running_proxy

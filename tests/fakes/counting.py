@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.markers import Manifest
-from common.stage.state_files import MarkedState
+from common.stage.task_files import MarkedState
 from common.storage.store import FsspecStore
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.loop import StageWriter

@@ -24,8 +24,7 @@ from common.errors import BrokerError, ConfigError, StateError
 from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.changelogs import TopicChanges
-from common.stage.state_files import StateFileName, StateKind
+from common.stage.task_files import StateFileName, StateKind, TopicChanges
 from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
 from devservices.kafka import KafkaCluster

@@ -27,7 +27,7 @@ from common.kafka.rights import Right, require_topic
 from common.metrics import Metrics
 from common.settings import load_settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
-from common.stage.state_files import StateFileName, StateKind
+from common.stage.task_files import StateFileName, StateKind
 from common.storage.chunks import ByteChunks
 from delta_loader.dead_letters.kafka import RawRecordFetcher
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets

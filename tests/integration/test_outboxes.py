@@ -22,7 +22,7 @@ from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, ends_at, inputs_of, merged_position
-from common.stage.outboxes import OutboxName
+from common.stage.task_files import OutboxName
 from common.storage.store import FsspecStore
 from devservices.kafka import KafkaCluster
 from stage_writer.outbox.delivery import Delivery

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from common.errors import StateError
 from common.metrics import Metrics
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.changelogs import TopicChanges, changes_digest, spans_of
-from common.stage.state_files import StateFileName, StateKind
+from common.stage.task_files import StateFileName, StateKind, TopicChanges, changes_digest, spans_of
 from common.storage.chunks import ByteChunks
 from stage_writer.changelog.changelog import TopicChangelog, cut, joined
 from stage_writer.changelog.ports import iterate

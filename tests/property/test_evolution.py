@@ -17,8 +17,8 @@ from common.schema.evolution import additions, extended, joined, joined_columns,
 from common.settings import Stream
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.evolved import latest
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
+from common.stage.versions import latest
 from common.storage.store import FsspecStore
 from delta_loader.load.ports import Ports
 from delta_loader.load.schema_evolution import SchemaEvolution

@@ -2,7 +2,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
-from common.stage.changelogs import TopicChanges, changes_digest
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import (
     LastRecord,
@@ -15,7 +14,7 @@ from common.stage.markers import (
     manifest_from_bytes,
     manifest_to_bytes,
 )
-from common.stage.state_files import MarkedState, StateFileName, StateFiles, StateKind
+from common.stage.task_files import MarkedState, StateFileName, StateFiles, StateKind, TopicChanges, changes_digest
 from common.stage.undeclared import UndeclaredFields
 from common.tables.changes import MergeBy
 

@@ -7,14 +7,15 @@ from hypothesis import strategies as st
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
-from common.stage.changelogs import TopicChanges, changes_digest
 from common.stage.markers import Marker, MarkerName, marker_to_bytes
-from common.stage.state_files import (
+from common.stage.task_files import (
     EMPTY_STATE,
     MarkedState,
     StateFileName,
     StateFiles,
     StateKind,
+    TopicChanges,
+    changes_digest,
     later_snapshot_name,
     with_later_snapshot,
 )

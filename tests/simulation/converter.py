@@ -15,7 +15,7 @@ from common.settings import Stream
 from common.settings.columns import KAFKA_FIELDS
 from common.spans import TopicPartition
 from common.stage.markers import TableKind
-from common.stage.state_files import StateFiles
+from common.stage.task_files import StateFiles
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.dependency import Dependency

@@ -26,7 +26,7 @@ from common.settings import columns as settings_columns
 from common.spans import MAX_POSITION, Position, Topic, TopicPartition
 from common.stage.leases import Epoch
 from common.stage.markers import Manifest, Marker, MarkerName
-from common.stage.state_files import EMPTY_STATE, MarkedState, StateFiles
+from common.stage.task_files import EMPTY_STATE, MarkedState, StateFiles
 from delta_loader.lease.holder import LoaderLease
 from delta_loader.load import commit_load, committer, planning, settling
 from delta_loader.load.catch_up import CatchUp

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from common import metrics as catalogue
 from common.errors import StoreError
-from common.http.pausing import Pausing
+from common.http.pages import Pausing
 from common.metrics import Metrics
 from common.stage.markers import marker_from_bytes
 from common.stage.merged import inputs_of

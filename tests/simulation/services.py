@@ -11,7 +11,7 @@ from common.metrics import Metric, Metrics
 from common.ports import ObjectStore
 from common.settings import Settings
 from common.stage.markers import Manifest, MarkerName, StagedTable
-from common.stage.state_files import MarkedState
+from common.stage.task_files import MarkedState
 from delta_loader.lease.holder import LoaderLease
 from delta_loader.load.ports import Ports
 from delta_loader.load.replace_ranges import Replacements

@@ -12,7 +12,7 @@ from typing import BinaryIO, Protocol
 from common.errors import StoreError
 from common.ports import AlreadyExists, Created, CreateOutcome, StoredObject
 from common.storage.chunks import ByteChunks
-from common.storage.scanning import Upload
+from common.storage.listing import Upload
 from common.storage.store import PROBES
 from tests.simulation.invariants import Objects
 from tests.simulation.world import World

@@ -19,8 +19,7 @@ from common.errors import StoreError
 from common.settings import StartAt
 from common.spans import Position
 from common.stage.markers import marker_to_bytes
-from common.stage.outboxes import OutboxName
-from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
+from common.stage.task_files import EMPTY_STATE, MarkedState, OutboxName, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
 from stage_writer.partitions.resume_points import ResumePoint, ResumePoints
 from stage_writer.stage.staging import ObjectStage

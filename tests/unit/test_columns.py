@@ -18,8 +18,7 @@ from common.schema.evolution import Addition
 from common.schema.inference import JsonShape
 from common.settings import Settings, Stream
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.agreed_columns import AgreedColumns, agreed_columns
-from common.stage.evolved import latest
+from common.stage.versions import AgreedColumns, agreed_columns, latest
 from common.storage.store import FsspecStore
 from common.tables.stream_columns import found_columns, with_columns_of_files
 from delta_loader.load.ports import Ports

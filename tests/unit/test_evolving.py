@@ -21,7 +21,7 @@ from common.schema.evolution import NO_COLUMNS, Addition
 from common.settings import Settings
 from common.settings.own_columns import columns_at
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.evolved import Evolved, Gained, folder_of, latest
+from common.stage.versions import Evolved, Gained, folder_of, latest
 from common.storage.store import FsspecStore
 from delta_loader.load.ports import Ports
 from delta_loader.ports import in_turn

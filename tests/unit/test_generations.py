@@ -31,9 +31,8 @@ from common.stage.chain_origins import (
 )
 from common.stage.idle import IdleFact, facts_to_bytes, idle_path
 from common.stage.markers import Marker, MarkerName, manifest_from_bytes, manifest_to_bytes
-from common.stage.outboxes import OutboxName
 from common.stage.resolutions import Resolution
-from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind
+from common.stage.task_files import EMPTY_STATE, OutboxName, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
 from common.tables.deferred_ranges import DeferredIds

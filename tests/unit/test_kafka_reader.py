@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from common.errors import BrokerError, ConfigError, StoreError
 from common.kafka import reader
-from common.kafka.bounded import close_within, result_of
+from common.kafka.client import close_within, result_of
 from common.kafka.errors import LastClientError
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition

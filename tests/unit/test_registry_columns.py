@@ -22,7 +22,7 @@ from common.remedies import CONFIG
 from common.schema import parse_ddl, schema_from_json, to_ddl
 from common.settings import Stream
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.agreed_columns import AgreedColumns, agreed_columns
+from common.stage.versions import AgreedColumns, agreed_columns
 from common.storage.store import FsspecStore
 from common.tables.stream_columns import found_columns
 from devservices.schema_registry import Registry, running_registry

@@ -20,7 +20,7 @@ from common.remedies import CONFIG
 from common.schema import to_ddl
 from common.settings import Stream
 from common.spans import TopicPartition
-from common.stage.agreed_columns import agreed_columns
+from common.stage.versions import agreed_columns
 from common.storage.store import FsspecStore
 from common.tables.stream_columns import found_columns
 from stage_writer import __main__ as program

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from common import metrics as catalogue
 from common.clock import SystemClock
 from common.errors import BrokerError, KafkaDeltaExpressError, TableError
-from common.http.pausing import Pausing
+from common.http.pages import Pausing
 from common.lagging.history import EndHistory
 from common.metrics import Metrics
 from common.pages.model import Lag, ProblemLevel, State, Status

@@ -15,11 +15,8 @@ import pyarrow as pa
 from common.schema import parse_ddl
 from common.schema.spark_json import schema_to_json
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.agreed_columns import AgreedColumns
 from common.stage.appeared_routes import AppearedRoutes
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
-from common.stage.changelogs import TopicChanges
-from common.stage.evolved import Evolved
 from common.stage.idle import IdleFact, facts_to_bytes, idle_path
 from common.stage.leases import LeaseRecord
 from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
@@ -33,7 +30,8 @@ from common.stage.replacements import (
     replacement_to_bytes,
 )
 from common.stage.resolutions import Resolution
-from common.stage.state_files import MarkedState, StateFileName, StateFiles, StateKind
+from common.stage.task_files import MarkedState, StateFileName, StateFiles, StateKind, TopicChanges
+from common.stage.versions import AgreedColumns, Evolved
 from common.tables.changes import MergeBy
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.counts import Counts

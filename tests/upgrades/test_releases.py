@@ -13,16 +13,15 @@ import pytest
 
 from common.errors import NewerFormatError, StateError
 from common.stage import chain_origins, markers, replacements, stored
-from common.stage.agreed_columns import AgreedColumns
 from common.stage.appeared_routes import AppearedRoutes
 from common.stage.chain_origins import origin_from_bytes, origin_path
-from common.stage.evolved import Evolved
 from common.stage.idle import facts_from_bytes, idle_path
 from common.stage.leases import LeaseRecord
 from common.stage.markers import manifest_from_bytes
 from common.stage.paused import pause_of
 from common.stage.replacements import replacement_from_bytes
 from common.stage.resolutions import Resolution
+from common.stage.versions import AgreedColumns, Evolved
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from stage_writer.outbox.records import outgoing_from_bytes

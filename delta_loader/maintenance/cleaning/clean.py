@@ -25,7 +25,7 @@ from common.settings import Settings
 from common.stage.appeared_routes import with_appeared
 from common.stage.markers import DONE, STRAY, MarkerName, is_late_path
 from common.stage.replacements import REPLACE
-from common.storage.scanning import Upload
+from common.storage.listing import Upload
 from common.storage.store import store_time_ms
 from common.tables.files import referenced_files
 from common.tables.history import LoggedCommit, read_history, store_lines

@@ -3,8 +3,8 @@
 Rules:
 
 1. An outbox is removed if it is older than the safe age, and neither a marker of its chain nor the chain's origin names
-   it (common/stage/outboxes.py, rule 2). Outboxes are listed before the markers: one that gets its marker in between is
-   younger, and is kept. The origin is read after the markers: a rewind writes it before it removes one.
+   it (common/stage/task_files.py, rule 7). Outboxes are listed before the markers: one that gets its marker in between
+   is younger, and is kept. The origin is read after the markers: a rewind writes it before it removes one.
 2. A marker that cannot be read, or disappears during the check, keeps all outboxes of its chain; so does an origin that
    cannot be read.
 3. An object that is not named like an outbox is left alone.
@@ -15,7 +15,7 @@ from common.ports import ObjectStore, StoredObject
 from common.spans import TopicPartition
 from common.stage.chain_origins import newest_origin
 from common.stage.markers import MarkerName, folder_of, marker_from_bytes
-from common.stage.outboxes import OUTBOX, OutboxName
+from common.stage.task_files import OUTBOX, OutboxName
 from delta_loader.ports import ParallelMap, ScannedStore
 
 

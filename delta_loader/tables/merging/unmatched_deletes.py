@@ -24,8 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from common.schema import backticks, schema_from_json
-from common.stage.identity_columns import IdentityColumns
-from common.tables.changes import RESERVED, MergeBy
+from common.tables.changes import RESERVED, IdentityColumns, MergeBy
 from common.tables.table_features import GENERATED
 
 JUDGED_PLACE: IdentityColumns = (f"{RESERVED}of_topic", f"{RESERVED}of_partition", f"{RESERVED}of_offset")

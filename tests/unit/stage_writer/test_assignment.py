@@ -11,7 +11,7 @@ from common.settings import Stream
 from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.markers import Marker
-from common.stage.outboxes import OutboxName
+from common.stage.task_files import OutboxName
 from stage_writer.assignment import GIVE_UP_AFTER_S, Outage
 from stage_writer.chains import StagedChains
 from stage_writer.outbox.ports import Outlet, Outlets

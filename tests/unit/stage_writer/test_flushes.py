@@ -13,11 +13,11 @@ from common.errors import StoreError
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.spans import Position, Span
 from common.stage.data_files import waiting_folder
-from common.stage.evolved import Evolved
 from common.stage.idle import IDLE, IdleFact, StreamFact, facts_from_bytes
 from common.stage.markers import LastRecord, Marker, MarkerName, Origin, TableKind, marker_from_bytes
-from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
+from common.stage.task_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
 from common.stage.undeclared import UndeclaredFields
+from common.stage.versions import Evolved
 from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
 from stage_writer.chain_end import Lineage, Tail

@@ -23,7 +23,7 @@ from common.schema.protobuf import find_message
 from common.settings import Stream
 from common.settings.own_columns import columns_at
 from common.stage.appeared_routes import agree_on, appeared, with_appeared_of
-from common.stage.evolved import latest
+from common.stage.versions import latest
 from common.storage.store import FsspecStore
 from devservices.schema_registry import Registry, running_registry
 from stage_writer.convert_by_table import TablesConverter

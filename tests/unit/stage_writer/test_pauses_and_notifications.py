@@ -8,7 +8,7 @@ import structlog
 
 from common import metrics as catalogue
 from common.errors import StoreError
-from common.http.pausing import Pausing
+from common.http.pages import Pausing
 from common.metrics import Metrics
 from common.spans import TopicPartition
 from common.storage.store import FsspecStore

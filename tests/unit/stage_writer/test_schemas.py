@@ -13,7 +13,7 @@ from common.errors import MarkerError, StoreError, StoreRefusedError
 from common.schema import StructType, parse_ddl, schema_from_json
 from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.evolved import Evolved
+from common.stage.versions import Evolved
 from stage_writer.chain_end import Lineage
 from stage_writer.partitions.resume_points import ResumePoint, ResumePoints
 from stage_writer.partitions.startup import PartitionStartup, StartedPartition

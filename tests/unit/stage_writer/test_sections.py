@@ -16,7 +16,7 @@ from common.schema.evolution import NO_COLUMNS
 from common.schema.protobuf import find_message
 from common.settings.own_columns import columns_at
 from common.stage.appeared_routes import with_appeared_of
-from common.stage.evolved import latest
+from common.stage.versions import latest
 from common.storage.store import FsspecStore
 from stage_writer.convert_by_table import TablesConverter
 from stage_writer.layers import RecordInputs

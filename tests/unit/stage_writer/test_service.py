@@ -10,7 +10,7 @@ import structlog
 
 from common import metrics as catalogue
 from common.errors import BrokerError, ConfigError, ExitCode, HeldError, KafkaDeltaExpressError, StoreError
-from common.http.pausing import Pausing
+from common.http.pages import Pausing
 from common.lagging.history import EndHistory
 from common.ports import CreateOutcome
 from common.settings import Stream

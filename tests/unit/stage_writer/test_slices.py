@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 
 import pytest
 
-from common.http.pausing import Pausing
+from common.http.pages import Pausing
 from common.schema import StructType, parse_ddl
 from common.schema.evolution import NO_COLUMNS
 from common.settings import Stream

@@ -10,8 +10,8 @@ import pytest
 from common.errors import ConfigError
 from common.schema import parse_ddl, to_arrow_schema
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.evolved import Evolved
 from common.stage.markers import TableKind
+from common.stage.versions import Evolved
 from common.storage.store import FsspecStore
 from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.convert import StreamConverter, table_format

@@ -12,8 +12,7 @@ import structlog
 
 from common import metrics as catalogue
 from common.errors import ConfigError, HeldError, KafkaDeltaExpressError
-from common.http.pages import Health, pausing_calls, service_pages
-from common.http.pausing import Pausing
+from common.http.pages import Health, Pausing, pausing_calls, service_pages
 from common.http.server import HttpServer, Routes
 from common.metrics import Metrics
 from common.settings import Settings

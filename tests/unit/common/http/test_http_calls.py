@@ -15,8 +15,7 @@ import structlog
 
 from common import metrics as catalogue
 from common.http import server as http_server
-from common.http.pages import Health, pausing_calls, service_pages
-from common.http.pausing import Pausing
+from common.http.pages import Health, Pausing, pausing_calls, service_pages
 from common.http.server import HttpServer, Page, Routes, text_page
 from common.metrics import Metrics
 from tests.fakes.group import HandClock

@@ -21,22 +21,20 @@ from common.settings.checks.tables import STAGE_FOLDERS
 from common.settings.load import load_settings, parse_settings, print_settings
 from common.settings.section import fields_of
 from common.spans import Partition, Topic
-from common.stage.agreed_columns import COLUMNS
 from common.stage.appeared_routes import ROUTES
 from common.stage.chain_origins import BEGIN
 from common.stage.data_files import STAGED
-from common.stage.evolved import SCHEMA
 from common.stage.failures import FAILURES
 from common.stage.idle import IDLE
 from common.stage.loading import LOADING
 from common.stage.markers import DONE, STRAY
 from common.stage.notifications import NOTIFICATIONS
-from common.stage.outboxes import OUTBOX
 from common.stage.repair_lock import REPAIR
 from common.stage.replacements import REPLACE
 from common.stage.resolutions import ACCEPT
 from common.stage.sent import SENT
-from common.stage.state_files import STATE
+from common.stage.task_files import OUTBOX, STATE
+from common.stage.versions import COLUMNS, SCHEMA
 from common.storage.store import PROBES
 from tests.builders import content_of, instance
 

@@ -9,9 +9,8 @@ from pydantic import ValidationError
 from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.spans import Position
 from common.stage.data_files import DataFileName, waiting_path
-from common.stage.identity_columns import STAGED_IDENTITY
 from common.stage.markers import StagedFile, StagedTable, TableKind, manifest_from_bytes, manifest_to_bytes
-from common.tables.changes import MergeBy
+from common.tables.changes import STAGED_IDENTITY, MergeBy
 from delta_loader.plan.held import not_written
 from delta_loader.tables.file_split import place_of, split_files_at
 from delta_loader.tables.merging.unmatched_deletes import kept_columns_needed

@@ -11,7 +11,6 @@ from common.errors import MarkerError, StoreError
 from common.ports import StoredObject
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import origin_from_bytes, origin_path
-from common.stage.changelogs import TopicChanges, changes_digest
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import (
     LastRecord,
@@ -28,9 +27,17 @@ from common.stage.markers import (
     stray_path,
 )
 from common.stage.merged import InputEnd, is_merged, merged_position, topics_of
-from common.stage.outboxes import OutboxName
-from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
 from common.stage.stored import beyond_bounds
+from common.stage.task_files import (
+    EMPTY_STATE,
+    MarkedState,
+    OutboxName,
+    StateFileName,
+    StateFiles,
+    StateKind,
+    TopicChanges,
+    changes_digest,
+)
 from common.stage.undeclared import UndeclaredFields
 from common.storage.bounded import MOST_BYTES
 from common.tables.changes import MergeBy

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 from fsspec import AbstractFileSystem
 
-from common.storage.listing_s3 import S3Listing
+from common.storage.listing import S3Listing
 
 
 class Bucket:

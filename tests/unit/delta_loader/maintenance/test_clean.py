@@ -19,8 +19,8 @@ from common.stage.appeared_routes import agree_on
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.data_files import DataFileName
 from common.stage.markers import Marker, marker_to_bytes
-from common.stage.outboxes import OutboxName
-from common.storage.scanning import Upload
+from common.stage.task_files import OutboxName
+from common.storage.listing import Upload
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.maintenance.cleaning.clean import CleanUp

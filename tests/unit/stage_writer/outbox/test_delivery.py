@@ -12,7 +12,7 @@ from common.errors import BrokerError
 from common.kafka.delivering import Delivered, DeliveryIdentity
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, ends_at, inputs_of, merged_position
-from common.stage.outboxes import OutboxName
+from common.stage.task_files import OutboxName
 from common.storage.store import FsspecStore
 from common.tables.dead_letters import dead_letter_headers
 from stage_writer.outbox.delivery import Delivery

@@ -13,7 +13,7 @@ from common.schema import to_arrow_schema
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
 from common.stage.merged import InputEnd, ends_at, inputs_of, merged_position
-from common.stage.outboxes import OutboxName
+from common.stage.task_files import OutboxName
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch

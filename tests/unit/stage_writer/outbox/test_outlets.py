@@ -13,7 +13,7 @@ from common.kafka.delivering import Delivered, DeliveryIdentity, FencedError
 from common.metrics import Metrics
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import InputEnd
-from common.stage.outboxes import OutboxName
+from common.stage.task_files import OutboxName
 from common.storage.store import FsspecStore
 from stage_writer.outbox.outlets import MOST_PENDING, KafkaOutlets
 from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks

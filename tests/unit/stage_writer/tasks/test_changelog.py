@@ -11,8 +11,7 @@ import structlog
 from common.errors import BrokerError, ConfigError, StoreError
 from common.metrics import Metrics
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.changelogs import spans_of
-from common.stage.state_files import StateFiles
+from common.stage.task_files import StateFiles, spans_of
 from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.changelog.topic import retention_s, snapshot_after_s, suitability_problem
 from stage_writer.changelog.watch import ChangelogWatch

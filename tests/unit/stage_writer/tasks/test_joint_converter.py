@@ -9,7 +9,7 @@ import pytest
 
 from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.state_files import EMPTY_STATE
+from common.stage.task_files import EMPTY_STATE
 from common.storage.store import FsspecStore
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows

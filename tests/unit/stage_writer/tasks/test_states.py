@@ -13,8 +13,7 @@ from common.settings import StartAt
 from common.spans import Position
 from common.stage.chain_origins import ChainOrigin, origin_path
 from common.stage.markers import Marker, Origin, marker_to_bytes
-from common.stage.outboxes import OutboxName
-from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
+from common.stage.task_files import EMPTY_STATE, MarkedState, OutboxName, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import required

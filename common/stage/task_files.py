@@ -1,15 +1,23 @@
-"""Where the state of a topology's tasks is in the stage, and how a marker refers to it.
+"""What a topology's tasks have in the stage, and how a marker refers to it: states, their changes, and outboxes.
 
 Rules:
 
 1. A task's state consists of layered files: a snapshot of everything, and the changes of each flush since. Each is
-   written before the marker that names it, under a unique name, and never changed. The changes of a flush may also be
-   in a Kafka topic (common/stage/changelogs.py).
+   written before the marker that names it, under a unique name, and never changed.
 2. A flush's marker names the files of the state at its end, and those of the state at its start: the chain's last
    marker is therefore all that a new owner needs, and a chain that is rewound to the start of a marker has its state.
 3. A name says which flush it was written for; only markers say whether that flush was ever sealed.
 4. A *later snapshot* has the state that a marker names. It is written when the messages that the marker names in a
    topic get old. Its name is derived from that state's mark, so a reader that finds it may read it instead.
+5. The changes of a flush may be in a Kafka topic instead. They are cut into pieces, each a message of the topic, and
+   written before the marker that names them, by their offsets: other messages in the topic, such as the pieces of a
+   lost claim, are ignored. The content must be verified: the marker has the digest of all pieces, and the id of their
+   topic.
+6. An outbox has a flush's records for Kafka topics, until they are delivered. It is written before the marker of its
+   flush and named by it, and never changed. It is deleted once its records are in their topics: a marker may name a
+   deleted outbox.
+7. A marker names all outboxes of its chain that are not known to be delivered, the oldest first. The chain's last
+   marker is therefore all that a new owner needs.
 """
 
 from __future__ import annotations
@@ -18,17 +26,107 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated
 
-from common.spans import Position, TopicPartition
-from common.stage.changelogs import StoredChanges, TopicChanges
+from pydantic import Field
+
+from common.spans import Position, Span, TopicPartition
 from common.stage.paths import ChainPaths
-from common.stored_types import StoredAs
+from common.stage.stored import Count
+from common.stored_types import StoredAs, StoredSpan, with_partition
+
+OUTBOX = "outbox"
+_FLUSH = r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<unique>[0-9A-Za-z-]{1,64})"
+_OUTBOX_PATHS = ChainPaths(OUTBOX, rf"{_FLUSH}\.records")
+outbox_folder = _OUTBOX_PATHS.folder
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxName:
+    partition: TopicPartition
+    start: Position
+    """The start of the flush that it was written for."""
+    generation: int
+    unique: str
+
+    @property
+    def path(self) -> str:
+        return f"{outbox_folder(self.partition)}{self.start:020d}-{self.generation}-{self.unique}.records"
+
+    @classmethod
+    def parse(cls, path: str) -> OutboxName | None:
+        parsed = _OUTBOX_PATHS.parse(path)
+        if parsed is None:
+            return None
+        partition, match = parsed
+        name = cls(partition, Position(int(match["start"])), int(match["generation"]), match["unique"])
+        return name if name.path == path else None
+
+
+def require_own_outboxes(partition: TopicPartition, paths: Iterable[str]) -> None:
+    for path in paths:
+        name = OutboxName.parse(path)
+        if name is None or name.partition != partition:
+            raise ValueError(f"{path!r} is not an outbox of {partition}")
+
+
+_DIGEST_BYTES = 16
+_DIGEST = rf"^[0-9a-f]{{{2 * _DIGEST_BYTES}}}$"
+
+
+def changes_digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChanges:
+    place: TopicPartition
+    """The Kafka partition that contains them."""
+    topic_id: str | None
+    """The broker's id of that topic; None if it has none."""
+    spans: Annotated[tuple[StoredSpan, ...], Field(alias="pieces", min_length=1)]
+    """The offsets of the pieces: ascending, one run after the other."""
+    size_bytes: Annotated[Count, Field(alias="bytes")]
+    digest: Annotated[str, Field(pattern=_DIGEST)]
+    """`changes_digest` of all pieces concatenated."""
+    written_ms: int
+    """The time of the write, by the writer's clock."""
+
+    def __post_init__(self) -> None:
+        if any(span.end >= other.start for span, other in pairwise(self.spans)):
+            msg = f"the pieces {', '.join(map(str, self.spans))} in {self.place} do not come one after the other"
+            raise ValueError(msg)
+
+    @property
+    def pieces(self) -> int:
+        return sum(span.positions for span in self.spans)
+
+    @property
+    def mark(self) -> str:
+        """A string that identifies these changes."""
+        return f"{self.place}@{self.spans[0].start}:{self.digest}"
+
+
+def spans_of(offsets: Iterable[int]) -> tuple[Span, ...]:
+    """Ascending offsets as runs. Raises ValueError for others."""
+    spans: list[Span] = []
+    for offset in offsets:
+        if spans and spans[-1].end > offset:
+            raise ValueError(f"offset {offset} comes after {spans[-1].last_offset}")
+        if spans and spans[-1].end == offset:
+            spans[-1] = Span(spans[-1].start, Position(offset + 1))
+        else:
+            spans.append(Span(Position(offset), Position(offset + 1)))
+    return tuple(spans)
+
+
+StoredChanges = Annotated[TopicChanges, with_partition(TopicChanges, "place")]
+"""With the fields ``topic`` and ``partition``, and other names for some."""
+
 
 STATE = "state"
-_PATHS = ChainPaths(
-    STATE, r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<unique>[0-9A-Za-z-]{1,64})\.(?P<kind>changes|snapshot)"
-)
+_PATHS = ChainPaths(STATE, rf"{_FLUSH}\.(?P<kind>changes|snapshot)")
 state_folder = _PATHS.folder
 
 
