@@ -14,7 +14,7 @@ from itertools import count
 from bootstrap.plans.repair import RewindPlan, replaces
 from bootstrap.plans.restart import Restart
 from bootstrap.plans.state import StagedMarker
-from common.errors import MarkerError, UsageError
+from common.errors import MarkerError, NewerFormatError, UsageError
 from common.ports import AlreadyExists, ObjectStore
 from common.spans import TopicPartition
 from common.stage.chain_origins import SUPERSEDED, ChainOrigin, origin_path, origin_to_bytes
@@ -26,18 +26,19 @@ from common.stage.markers import Marker, MarkerName, folder_of, marker_from_byte
 def staged_markers(store: ObjectStore, partition: TopicPartition) -> tuple[StagedMarker, ...]:
     """All markers of a Kafka partition by position, with their content. Raises StoreError."""
     listed = sorted(listed_markers(store, folder_of(partition)))
-    staged = (_read(store, name, path) for name, path in listed)
+    staged = (read_marker(store, name, path) for name, path in listed)
     return tuple(marker for marker in staged if marker is not None)
 
 
-def _read(store: ObjectStore, name: MarkerName, path: str) -> StagedMarker | None:
+def read_marker(store: ObjectStore, name: MarkerName, path: str) -> StagedMarker | None:
+    """A listed marker; None if it was settled since the listing. Raises StoreError."""
     data = store.read(path)
     if data is None:
-        return None  # settled since the listing
+        return None
     try:
         return StagedMarker(path, name, marker_from_bytes(name, data, path))
-    except MarkerError:
-        return StagedMarker(path, name, None)
+    except MarkerError as error:
+        return StagedMarker(path, name, None, is_newer=isinstance(error, NewerFormatError))
 
 
 def make(store: ObjectStore, marker: Marker) -> None:

@@ -2,14 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from confluent_kafka import Consumer, KafkaException
-
 from bootstrap.config.sample import TopicSample, sampled
-from common.errors import UsageError
-from common.kafka.client import QUIET, close_within, taking_properties
-from common.kafka.errors import LastClientError, broker_error
+from common.errors import BrokerError, UsageError
 from common.kafka.reader import KafkaReader
-from common.kafka.reader import topics_of as metadata
 from common.settings.section import Option
 from common.spans import Position, Span
 
@@ -20,18 +15,13 @@ _GROUP = "kafka-delta-express-config"
 
 def topics_of(kafka: Mapping[str, Option]) -> dict[str, int]:
     """The topics and how many partitions each has, without Kafka's own. Raises BrokerError, ConfigError."""
-    servers = str(kafka["bootstrap.servers"])
-    client_error = LastClientError()
-    own = {"group.id": _GROUP, "enable.auto.commit": False, "error_cb": client_error.record}
-    with taking_properties():
-        consumer = Consumer({**kafka, **own}, logger=QUIET)
+    reader = KafkaReader({**kafka, "group.id": _GROUP}, timeout_s=_TIMEOUT_S)
     try:
-        topics = metadata(consumer, _TIMEOUT_S, client_error)
-    except KafkaException as error:
-        failed = broker_error("list topics", servers, error.args[0], client_error)
-        raise type(failed)(failed.problem, f"{failed.remedy}; give it with --kafka KEY=VALUE") from error
+        topics = reader.topics()
+    except BrokerError as error:
+        raise type(error)(error.problem, f"{error.remedy}; give it with --kafka KEY=VALUE") from error
     finally:
-        close_within(consumer)
+        reader.close()
     return {
         name: len(topic.partitions)
         for name, topic in sorted(topics.items())

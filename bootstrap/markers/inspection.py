@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bootstrap.apply.stage import read_marker
 from bootstrap.markers.chains import (
     Broken,
     ChainFinding,
@@ -27,14 +28,14 @@ from bootstrap.markers.chains import (
     link_findings,
 )
 from bootstrap.plans.state import StagedMarker, without_emptied
-from common.errors import KafkaDeltaExpressError, MarkerError, NewerFormatError, UsageError
+from common.errors import KafkaDeltaExpressError, UsageError
 from common.ports import ObjectStore, StoredObject
 from common.settings import Settings, Stream
 from common.settings.stores import stage_store, table_stores
 from common.spans import TopicPartition
 from common.stage.chain_origins import is_superseded, newest_origin
 from common.stage.data_files import STAGED
-from common.stage.markers import DONE, Marker, MarkerName, StagedFile, marker_from_bytes
+from common.stage.markers import DONE, Marker, MarkerName, StagedFile
 from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
@@ -90,7 +91,9 @@ class ChainInspector:
                     continue
                 if stream.app_id not in tables:
                     tables[stream.app_id] = self._positions(stream)
-                staged = [marker for marker in pool.map(self._read, sorted(own_objects)) if marker is not None]
+                listed = [(name, item.path) for name, item in sorted(own_objects)]
+                read = pool.map(lambda marker: read_marker(self._store, *marker), listed)
+                staged = [marker for marker in read if marker is not None]
                 transactions, ids = tables[stream.app_id]
                 chains.append(self._chain(partition, staged, dict(own_objects), transactions, ids))
         return chains
@@ -144,16 +147,6 @@ class ChainInspector:
         except KafkaDeltaExpressError as error:
             self.problems.append(f"{stream.table}: {error.problem}")
             return {}, ids
-
-    def _read(self, item: tuple[MarkerName, StoredObject]) -> StagedMarker | None:
-        name, item_found = item
-        data = self._store.read(item_found.path)
-        if data is None:
-            return None  # settled since the listing
-        try:
-            return StagedMarker(item_found.path, name, marker_from_bytes(name, data, item_found.path))
-        except MarkerError as error:
-            return StagedMarker(item_found.path, name, None, is_newer=isinstance(error, NewerFormatError))
 
     def findings(
         self, chains: Sequence[PartitionChain], *, files: bool, advance: Callable[[int], None]

@@ -17,8 +17,6 @@ _MARKERS = ("start", "end", "records", "rows", "dead", "files", "size", "age", "
 
 
 def summary_record(chain: PartitionChain) -> Record:
-    markers = [staged.marker for staged in chain.staged if staged.marker is not None]
-    faults = [finding for finding in link_findings(chain) if finding.severity is Severity.FAULT]
     return {
         **chain.partition.to_json(),
         "app_id": chain.app_id,
@@ -27,14 +25,26 @@ def summary_record(chain: PartitionChain) -> Record:
         "start": chain.start,
         "end": chain.chain.end,
         "table_position": chain.table,
-        "records": sum(_records(marker) for marker in markers),
-        "rows": sum(_rows(marker) for marker in markers),
-        "dead_letters": sum(_dead(marker) for marker in markers),
-        "files": sum(_files(marker) for marker in markers),
-        "size_bytes": sum(_size(marker) for marker in markers),
+        **_counts(*(staged.marker for staged in chain.staged if staged.marker is not None)),
         "newest_ms": max(chain.modified_ms.values(), default=None),
         "strays": len(chain.chain.strays),
-        "problems": [finding.text for finding in faults],
+        "problems": [finding.text for finding in _faults(chain)],
+    }
+
+
+def _faults(chain: PartitionChain) -> list[ChainFinding]:
+    return [finding for finding in link_findings(chain) if finding.severity is Severity.FAULT]
+
+
+def _counts(*markers: Marker) -> dict[str, int]:
+    manifests = [marker.manifest for marker in markers if marker.manifest is not None]
+    tables = [table for manifest in manifests for table in manifest.tables]
+    return {
+        "records": sum(manifest.records for manifest in manifests),
+        "rows": sum(table.rows for table in tables if table.kind is TableKind.ROWS),
+        "dead_letters": sum(sum(manifest.dead_letters.values()) for manifest in manifests),
+        "files": sum(len(table.files) for table in tables),
+        "size_bytes": sum(file.size_bytes for table in tables for file in table.files),
     }
 
 
@@ -61,11 +71,7 @@ def _marker_record(chain: PartitionChain, staged: StagedMarker, *, is_stray: boo
         "origin": marker.origin or "hand",
         "writer": None if manifest is None else manifest.writer,
         "created_ms": None if manifest is None else manifest.created_ms,
-        "records": _records(marker),
-        "rows": _rows(marker),
-        "dead_letters": _dead(marker),
-        "files": _files(marker),
-        "size_bytes": _size(marker),
+        **_counts(marker),
         "loaded": chain.has_loaded(marker.span),
         "stray": is_stray,
     }
@@ -77,19 +83,14 @@ def chains_as_text(chains: Sequence[PartitionChain], now_ms: int) -> str:
     rows = []
     for chain in chains:
         record = summary_record(chain)
-        problems = [finding for finding in link_findings(chain) if finding.severity is Severity.FAULT]
-        state = colored(problems[0].kind, Tone.BAD) if problems else colored("whole", Tone.GOOD)
+        faults = _faults(chain)
+        state = colored(faults[0].kind, Tone.BAD) if faults else colored("whole", Tone.GOOD)
         newest = max(chain.modified_ms.values(), default=now_ms)
         rows.append(
             (
                 str(chain.partition),
                 f"{len(chain.staged):,}",
-                _number(record["start"]),
-                _number(record["end"]),
-                _number(record["table_position"]),
-                _number(record["records"]),
-                _number(record["rows"]),
-                _number(record["files"]),
+                *(_number(record[key]) for key in ("start", "end", "table_position", "records", "rows", "files")),
                 size_text(int(str(record["size_bytes"]))),
                 age_text((now_ms - newest) / 1000),
                 state,
@@ -100,29 +101,22 @@ def chains_as_text(chains: Sequence[PartitionChain], now_ms: int) -> str:
 
 def chain_as_text(chain: PartitionChain, now_ms: int) -> str:
     """A line for each marker of one chain."""
-    rows = []
-    strays = {marker.name for marker in chain.chain.strays}
-    for staged in chain.staged:
-        age = age_text((now_ms - chain.modified_ms.get(staged.path, now_ms)) / 1000)
-        marker = staged.marker
-        if marker is None:
-            unknown = ("?",) * 6
-            rows.append((f"{staged.name.start:,}", *unknown, age, colored("unreadable", Tone.BAD), "", ""))
+    rows: list[tuple[str, ...]] = []
+    for record in marker_records(chain):
+        modified_ms = record["modified_ms"]
+        age = age_text((now_ms - modified_ms) / 1000 if isinstance(modified_ms, int) else 0)
+        if not record["readable"]:
+            rows.append((_number(record["start"]), *("?",) * 6, age, colored("unreadable", Tone.BAD), "", ""))
             continue
-        loaded = "yes" if chain.has_loaded(marker.span) else "no"
+        loaded = "yes" if record["loaded"] else "no"
         rows.append(
             (
-                f"{marker.span.start:,}",
-                f"{marker.span.end:,}",
-                f"{_records(marker):,}",
-                f"{_rows(marker):,}",
-                f"{_dead(marker):,}",
-                f"{_files(marker):,}",
-                size_text(_size(marker)),
+                *(_number(record[key]) for key in ("start", "end", "records", "rows", "dead_letters", "files")),
+                size_text(int(str(record["size_bytes"]))),
                 age,
-                marker.origin or "hand",
-                colored("stray", Tone.WARNING) if marker.name in strays else loaded,
-                "" if marker.manifest is None else marker.manifest.writer,
+                str(record["origin"]),
+                colored("stray", Tone.WARNING) if record["stray"] else loaded,
+                str(record["writer"] or ""),
             )
         )
     table_position = "has no position" if chain.table is None else f"wants {chain.table:,}"
@@ -177,7 +171,7 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
             [*lines, "  made by hand: all records through its offset count as done; the next writer starts after it"]
         )
     manifest = marker.manifest
-    before = "it begins the chain"
+    dead, before = sum(manifest.dead_letters.values()), "it begins the chain"
     if manifest.previous is not None:
         before = MarkerName(chain.partition, manifest.previous).path
     lines += [
@@ -186,7 +180,7 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
         f"  made        {time_text(manifest.created_ms)} by {manifest.writer} ({manifest.origin.value})",
         f"  loaded      {'yes' if chain.has_loaded(marker.span) else 'no'}",
         f"  records     {manifest.records:,}",
-        f"    {manifest.tombstones:,} tombstones, {manifest.filtered:,} filtered, {_dead(marker):,} dead letters",
+        f"    {manifest.tombstones:,} tombstones, {manifest.filtered:,} filtered, {dead:,} dead letters",
     ]
     lines += [f"      {count:,} {name}" for name, count in sorted(manifest.dead_letters.items())]
     lines += [f"  rule        {rule}: broken by {count:,}" for rule, count in sorted(manifest.violations.items())]
@@ -200,26 +194,6 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
         lines.append(f"  {table.url}  {table.rows:,} {kind}")
         lines += [f"    {file.path}  {counted(file.rows, 'row')}, {size_text(file.size_bytes)}" for file in table.files]
     return joined(lines)
-
-
-def _records(marker: Marker) -> int:
-    return 0 if marker.manifest is None else marker.manifest.records
-
-
-def _rows(marker: Marker) -> int:
-    return sum(table.rows for table in marker.tables if table.kind is TableKind.ROWS)
-
-
-def _dead(marker: Marker) -> int:
-    return 0 if marker.manifest is None else sum(marker.manifest.dead_letters.values())
-
-
-def _files(marker: Marker) -> int:
-    return sum(len(table.files) for table in marker.tables)
-
-
-def _size(marker: Marker) -> int:
-    return sum(file.size_bytes for table in marker.tables for file in table.files)
 
 
 def _number(value: object) -> str:

@@ -9,10 +9,10 @@ Rules:
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, TopicMetadata
 
@@ -36,8 +36,9 @@ NO_GROUP = KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 class KafkaReader:
-    def __init__(self, properties: Mapping[str, Option], at_a_time: int) -> None:
+    def __init__(self, properties: Mapping[str, Option], at_a_time: int = 1, timeout_s: float = _TIMEOUT_S) -> None:
         """``properties`` are a consumer's, ``at_a_time`` is the largest batch of records. Raises ConfigError."""
+        self._timeout_s = timeout_s
         self._servers = str(properties["bootstrap.servers"])
         self._at_a_time = at_a_time
         fixed: dict[str, Option] = {
@@ -56,28 +57,39 @@ class KafkaReader:
     def partitions(self, topic: str) -> list[TopicPartition]:
         of_kafka = kafka_topic(topic)
         with self._errors(f"look up the topic {of_kafka}", of_kafka):
-            numbers = require_allowed(self._consumer, of_kafka, _TIMEOUT_S, self._client_error)
+            numbers = require_allowed(self._consumer, of_kafka, self._timeout_s, self._client_error)
         return [TopicPartition(Topic(topic), Partition(number)) for number in numbers]
 
-    def topics(self) -> list[str]:
+    def topics(self) -> dict[str, TopicMetadata]:
         with self._errors("list topics"):
-            return sorted(topics_of(self._consumer, _TIMEOUT_S, self._client_error))
+            return dict(sorted(topics_of(self._consumer, self._timeout_s, self._client_error).items()))
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         with self._errors("describe topics"):
-            return topic_ids(AdminClient(client_properties(self._properties), logger=QUIET), topics, _TIMEOUT_S)
+            return topic_ids(AdminClient(client_properties(self._properties), logger=QUIET), topics, self._timeout_s)
 
     def ends(self, partition: TopicPartition) -> tuple[Position, Position]:
         with self._errors(f"look up the ends of {partition}", kafka_topic(partition.topic)):
-            low, high = self._consumer.get_watermark_offsets(_kafka(partition, 0), timeout=_TIMEOUT_S)
+            low, high = self._consumer.get_watermark_offsets(_kafka(partition, 0), timeout=self._timeout_s)
         return Position(low), Position(high)
 
     def position_at(self, partition: TopicPartition, timestamp_ms: int, high: Position) -> Position:
         with self._errors(f"look up {partition} by time", kafka_topic(partition.topic)):
-            (kafka_offset,) = self._consumer.offsets_for_times([_kafka(partition, timestamp_ms)], timeout=_TIMEOUT_S)
+            wanted = [_kafka(partition, timestamp_ms)]
+            (kafka_offset,) = self._consumer.offsets_for_times(wanted, timeout=self._timeout_s)
             if kafka_offset.error is not None:
                 raise KafkaException(kafka_offset.error)
         return Position(kafka_offset.offset) if kafka_offset.offset >= 0 else high
+
+    def committed(self, partitions: Sequence[TopicPartition], group: str) -> dict[TopicPartition, Position]:
+        """The positions that the group of the properties has committed, without those of partitions that have none."""
+        with self._errors(f"look up the offsets of the group {group}", group):
+            responses = self._consumer.committed([_kafka(partition) for partition in partitions], self._timeout_s)
+            for response in responses:
+                if response.error is not None:
+                    raise KafkaException(response.error)
+        offsets = zip(partitions, responses, strict=True)
+        return {partition: Position(response.offset) for partition, response in offsets if response.offset >= 0}
 
     def messages(self, partition: TopicPartition, span: Span) -> Iterator[list[Message]]:
         """The records of a range, in order; in batches that are never empty."""
@@ -207,5 +219,5 @@ def topic_ids(admin: AdminClient, topics: Collection[Topic], timeout_s: float) -
     return ids
 
 
-def _kafka(partition: TopicPartition, offset: int) -> KafkaPartition:
+def _kafka(partition: TopicPartition, offset: int = OFFSET_INVALID) -> KafkaPartition:
     return KafkaPartition(kafka_topic(partition.topic), partition.partition, offset)

@@ -15,6 +15,7 @@ from bootstrap.plans.state import Author, Ends, PartitionState
 from bootstrap.work import Work
 from common.clock import SystemClock
 from common.errors import ConfigError, UsageError
+from common.kafka.reader import KafkaReader
 from common.settings import Settings, StartAt
 from common.settings.stores import stage_store
 from common.spans import Position, TopicPartition
@@ -59,7 +60,7 @@ def test_rewind_before_a_chain_is_refused_while_a_load_is_between_two_tables(tmp
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Two streams whose expressions match the topic ``shop.x``, and a Kafka that has it and two other topics."""
     topic = SimpleNamespace(error=None, partitions=[0])
-    monkeypatch.setattr(kafka, "topics_of", lambda *_: dict.fromkeys(["shop.x", "shop.a", "b.x"], topic))
+    monkeypatch.setattr(KafkaReader, "topics", lambda _reader: dict.fromkeys(["shop.x", "shop.a", "b.x"], topic))
     monkeypatch.setattr(kafka.KafkaView, "ends", lambda _view, chains: dict.fromkeys(chains, ENDS))
     monkeypatch.setattr(kafka.KafkaView, "topic_ids", lambda _view, topics: dict.fromkeys(topics))
     streams = (("a", "^shop"), ("b", "^.*x$"))
@@ -129,7 +130,7 @@ def test_rewind_names_records_that_only_another_table_has(tmp_path: Path, monkey
     staging = Staging.below(tmp_path)
     for start in (0, 10, 20):
         staging.flush(0, start, start + 10)
-    monkeypatch.setattr(kafka, "topics_of", lambda *_: {"orders": SimpleNamespace(error=None, partitions=[0])})
+    monkeypatch.setattr(KafkaReader, "topics", lambda _reader: {"orders": SimpleNamespace(error=None, partitions=[0])})
     monkeypatch.setattr(
         kafka.KafkaView, "ends", lambda _view, chains: dict.fromkeys(chains, Ends(Position(0), Position(30)))
     )
