@@ -28,7 +28,8 @@ from common.backoff import Backoff
 from common.errors import KafkaDeltaExpressError, MarkerError, StoreError, StoreRefusedError
 from common.ports import Clock
 from common.schema import StructType
-from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns, restricted
+from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns
+from common.schema.naming import restricted
 from common.settings import Stream
 from common.stage.versions import Evolved
 from stage_writer.decode.dependency import Dependency

@@ -16,14 +16,17 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from structlog.typing import FilteringBoundLogger
-
 from common.errors import StoreError
 from common.hints import unknown_stream
 from common.http.server import Page, json_page, text_page
-from common.metrics import Metric, Metrics
-from common.ports import Clock
 from common.sizes import time_text
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metric, Metrics
+    from common.ports import Clock
+    from common.stage.paused_streams import PausedStreams
 
 
 class Pausing:
@@ -59,9 +62,6 @@ class Pausing:
             self._metrics.set(self._metric, 0)
             self._log.warning("resumed by request")
 
-
-if TYPE_CHECKING:
-    from common.stage.paused_streams import PausedStreams
 
 DISTRIBUTION = "kafka-delta-express"
 

@@ -15,16 +15,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 from common.schema import StructType
-from common.schema.evolution import (
-    NO_COLUMNS,
-    Addition,
-    additions,
-    extended,
-    joined_columns,
-    restricted,
-    with_additions,
-    within,
-)
+from common.schema.evolution import NO_COLUMNS, Addition, additions, extended, joined_columns, with_additions, within
+from common.schema.naming import restricted
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from common.schema.types import (
     ArrayType,
     DataType,
     DecimalType,
-    Field,
     MapType,
     Primitive,
     StructType,
+    struct_of,
 )
 
 Schema = str | dict[str, object] | list[object]
@@ -156,13 +156,8 @@ def decimal_of(schema: Schema) -> tuple[int, int] | None:
 def avro_columns(avro: AvroSchema) -> StructType:
     """The columns of a table for records of a schema. Raises SchemaError, naming the field (rules 3 and 4)."""
     top = avro.resolved(avro.schema)
-    members = (
-        [each for each in top if type_name(avro.resolved(cast("Schema", each))) != "null"]
-        if isinstance(top, list)
-        else []
-    )
-    if len(members) == 1:
-        top = avro.resolved(cast("Schema", members[0]))
+    if isinstance(top, list) and (only := promoted(avro, cast("list[Schema]", top))) is not None:
+        top = avro.resolved(only)
     if type_name(top) != "record":
         msg = f"the Avro schema is of type {type_name(top)}, and a table's rows are records"
         raise SchemaError(msg, "send records, or declare the columns yourself")
@@ -176,12 +171,10 @@ def _struct(avro: AvroSchema, record: Schema, path: str, inside: tuple[str, ...]
     name = str(cast("dict[str, object]", record)["name"])
     if name in inside:
         raise SchemaError(f"`{path}` is of the Avro type {name}, which contains itself", _DECLARE)
-    fields = []
-    for field, schema in fields_of(record):
-        data_type = _type(avro, schema, f"{path}.{field}" if path else field, (*inside, name))
-        if data_type is not None:
-            fields.append(Field(field, data_type))
-    return StructType(tuple(fields)) if fields else None
+    return struct_of(
+        (field, _type(avro, schema, f"{path}.{field}" if path else field, (*inside, name)))
+        for field, schema in fields_of(record)
+    )
 
 
 def _type(avro: AvroSchema, schema: Schema, path: str, inside: tuple[str, ...]) -> DataType | None:
@@ -226,9 +219,5 @@ def _union(avro: AvroSchema, members: list[Schema], path: str, inside: tuple[str
     only = promoted(avro, members)
     if only is not None:
         return _type(avro, only, path, inside)
-    fields = []
-    for name, schema in zip(member_names(avro, members), members, strict=True):
-        data_type = _type(avro, schema, f"{path}.{name}", inside)
-        if data_type is not None:
-            fields.append(Field(name, data_type))
-    return StructType(tuple(fields)) if fields else None
+    named = zip(member_names(avro, members), members, strict=True)
+    return struct_of((name, _type(avro, schema, f"{path}.{name}", inside)) for name, schema in named)

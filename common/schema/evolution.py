@@ -149,31 +149,6 @@ def _type_with(known: DataType, added: list[Addition]) -> DataType:
             raise ValueError(f"{type_to_ddl(known)} has no fields")
 
 
-def restricted(table: StructType, wanted: StructType) -> StructType:
-    """The fields of ``wanted`` that the table has, with the table's types."""
-    fields = [
-        Field(field.name, data_type)
-        for field in wanted
-        if (there := table.field(field.name)) is not None
-        and (data_type := _restricted(there.type, field.type)) is not None
-    ]
-    return StructType(tuple(fields))
-
-
-def _restricted(table: DataType, wanted: DataType) -> DataType | None:
-    match table, wanted:
-        case StructType(), StructType():
-            return restricted(table, wanted) if restricted(table, wanted).fields else None
-        case ArrayType(), ArrayType():
-            element = _restricted(table.element, wanted.element)
-            return None if element is None else ArrayType(element)
-        case MapType(), MapType():
-            value = _restricted(table.value, wanted.value)
-            return None if value is None else MapType(table.key, value)
-        case _:
-            return nullable(table)
-
-
 def nullable(data_type: DataType) -> DataType:
     """The type with all its parts nullable, and without metadata."""
     match data_type:

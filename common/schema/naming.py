@@ -103,6 +103,11 @@ class Naming:
         return steps_to
 
 
+def restricted(table: StructType, wanted: StructType) -> StructType:
+    """The fields of ``wanted`` that the table has, with the table's types."""
+    return Naming().fields_in(table, wanted)
+
+
 def snake_case(name: str) -> str:
     """``userID`` and ``User-Id`` as ``user_id``."""
     words = re.sub(r"\W+", "_", name)

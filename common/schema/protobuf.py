@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
-from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
+from common.schema.types import ArrayType, DataType, DecimalType, MapType, Primitive, StructType, struct_of
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -108,13 +108,10 @@ def _struct(message: Descriptor, path: str, inside: tuple[str, ...]) -> StructTy
     if message.full_name in inside:
         msg = f"`{path}` is of the Protobuf message {message.full_name}, which contains itself"
         raise SchemaError(msg, "declare the columns yourself, without it or as a STRING with formats: {…: json}")
-    fields = []
-    for field in message.fields:
-        path_of_field = f"{path}.{field.name}" if path else field.name
-        data_type = _field(field, path_of_field, (*inside, message.full_name))
-        if data_type is not None:
-            fields.append(Field(field.name, data_type))
-    return StructType(tuple(fields)) if fields else None
+    return struct_of(
+        (field.name, _field(field, f"{path}.{field.name}" if path else field.name, (*inside, message.full_name)))
+        for field in message.fields
+    )
 
 
 def _field(field: FieldDescriptor, path: str, inside: tuple[str, ...]) -> DataType | None:

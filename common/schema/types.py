@@ -133,6 +133,12 @@ class StructType:
 DataType = Primitive | DecimalType | ArrayType | MapType | StructType
 
 
+def struct_of(parts: Iterable[tuple[str, DataType | None]]) -> StructType | None:
+    """The struct of nullable fields with these names and types, without those that have no type; None without any."""
+    fields = tuple(Field(name, data_type) for name, data_type in parts if data_type is not None)
+    return StructType(fields) if fields else None
+
+
 def nullable_columns(columns: StructType) -> StructType:
     return StructType(tuple(replace(field, type=_nullable(field.type), nullable=True) for field in columns))
 

@@ -17,8 +17,8 @@ from common.errors import SchemaError
 from common.hints import did_you_mean
 from common.schema import ArrayType, Field, Primitive, StructType
 from common.schema.agreement import Agreement, PublishedColumns, agree
-from common.schema.evolution import Addition, extended, restricted
-from common.schema.naming import Naming
+from common.schema.evolution import Addition, extended
+from common.schema.naming import Naming, restricted
 from common.settings.formats import path_steps
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS, Included, Stream
 

@@ -10,35 +10,36 @@ Rules:
 4. A manifest is never trusted: a path in it that leaves its table's root, a file whose name belongs to another flush or
    another table (common/stage/data_files.py, rule 5), a span that does not start at the marker's name, or a file whose
    partition values are of columns other than the table's, raises MarkerError.
-5. A marker of a recreated topic has the next *generation* (common/stage/chain_origins.py). Its format is version 2, so
-   a loader that does not know generations refuses it, and never takes it for one of the old topic's.
-6. A marker that has filtered records, or records with several rows, has version 3: a loader that knows neither would
-   pass on counts that do not add up.
-7. A mixed file (rows of several partition values, for Spark to split) gives a marker version 4: a reader that does not
-   know mixed files would add the file to the table as it is.
-8. A table whose rows are to be merged (common/tables/changes.py) gives a marker version 5: a reader that does not know
-   merges would append its events as rows.
-   Where a message may have several such rows, or their nulls leave what the table has, or some delete all rows, it has
-   version 7: a reader that does not know that would let an earlier one win, set null, or delete nothing.
-   Where the table keeps every version of a row, it has version 8: another reader would overwrite them all.
-   Where its rows are elements of records, it has version 9: another reader would leave those that a record has lost.
-9. A marker of a chain of several topics (common/stage/merged.py) has the positions of its inputs at its start and its
-   end in addition to the sums; a marker of an older release has them at its end only.
-10. A marker whose state is partly in a Kafka topic (common/stage/task_files.py) has version 6: a writer that does not
-    know that would continue without it.
-11. A table whose files have columns that the table does not have (common/tables/changes.py) needs no version of
-    its own: a reader that does not know them leaves them unread.
-12. A marker names the last record that it covers, by offset, timestamp and leader epoch. An offset alone does not say
-   whether Kafka still has that record: after an unclean leader election, or on a broker that was restored from a copy,
-   another record may have that offset. Older writers ignore the field.
-13. Fields of records that no column takes are recorded from a sample (common/stage/undeclared.py), and do not affect
-    what is loaded: older readers ignore them.
-14. Records that break rules of `expect` are counted by rule, whether they were staged or became dead letters. Older
-    readers ignore that: the counts that add up to ``records`` have them already.
-15. A marker of an operator's command names the number of the chain origin that it belongs to, so a reader recognizes a
-   marker that a late request has created again (common/stage/chain_origins.py, rule 7). Older readers ignore it.
-16. A flush's marker has a digest of the marker before it, so an emptied marker is not mistaken for a hand-made one
-   (common/stage/chain.py, rule 5). Older readers ignore it.
+5. A marker is written in the lowest version that expresses it. A reader that does not know that version refuses the
+   marker, and so does no harm:
+
+   | version | written for | a reader that does not know it would |
+   | --- | --- | --- |
+   | 2 | a recreated topic: a later *generation* (common/stage/chain_origins.py) | take it for one of the old topic's |
+   | 3 | filtered records, or records with several rows | pass on counts that do not add up |
+   | 4 | a mixed file: rows of several partition values, for Spark to split | add the file as it is |
+   | 5 | rows to be merged (common/tables/changes.py) | append events as rows |
+   | 6 | state that is partly in a Kafka topic (common/stage/task_files.py, rule 5) | continue without it |
+   | 7 | merges of messages with several rows | let an earlier row win |
+   | 7 | merges in which nulls leave what the table has | set null |
+   | 7 | merges in which an event deletes all rows | delete nothing |
+   | 8 | merges into a table that keeps every version of a row | overwrite them all |
+   | 9 | merges of the elements of records | leave those that a record has lost |
+
+6. The other fields need no version: a reader that does not know them ignores them, and loads the same rows.
+   a. ``inputs``: in a chain of several topics (common/stage/merged.py), the positions in each of them at the start and
+      the end, in addition to the sums. Markers of older releases have them at the end only.
+   b. ``place``: columns of the files that the table does not have (common/tables/changes.py, rule 7).
+   c. ``last_record``: the last record of the span, by offset, timestamp and leader epoch. An offset alone does not say
+      whether Kafka still has that record: after an unclean leader election, or on a broker that was restored from a
+      copy, another record may have that offset.
+   d. ``undeclared``: fields of records that no column takes, of a sample (common/stage/undeclared.py).
+   e. ``violations``: records that break rules of `expect`, by rule, whether they were staged or became dead letters.
+      The counts that add up to ``records`` have them already.
+   f. ``chain_origin``: of a marker of an operator's command, the number of the chain origin that it belongs to. So a
+      reader recognizes a marker that a late request has created again (common/stage/chain_origins.py, rule 7).
+   g. ``previous_digest``: of a flush's marker, a digest of the marker before it, so an emptied marker is not mistaken
+      for a hand-made one (common/stage/chain.py, rule 5).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
 DONE = "done"
 STRAY = "stray"
 VERSION = 9
-"""The highest version that can be read; a marker is written in the lowest version that expresses it (rules 5 to 10)."""
+"""The highest version that can be read; a marker is written in the lowest version that expresses it (rule 5)."""
 GONE = "is gone"
 """The damage of a data file that the store does not have."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -151,7 +152,7 @@ class StagedFile:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether its rows have several partition values (rule 7)."""
+        """Whether its rows have several partition values (rule 5)."""
         return self.partition_values is None
 
     def damage(self, stored: StoredObject | None) -> str | None:
@@ -174,7 +175,7 @@ class StagedTable:
     merge: MergeBy | None = None
     """How its rows change the table's rows; None where they are added."""
     place: IdentityColumns | None = None
-    """Columns of the files that the table does not have, with each row's record identity (rule 11)."""
+    """Columns of the files that the table does not have, with each row's record identity (rule 6b)."""
 
     _without_empty = omit_defaults("merge", "place")
 
@@ -185,7 +186,7 @@ class StagedTable:
 
 @dataclass(frozen=True, slots=True)
 class LastRecord:
-    """The last record of a span, by which a writer detects that a topic has lost it (rule 12)."""
+    """The last record of a span, by which a writer detects that a topic has lost it (rule 6c)."""
 
     offset: StoredOffset
     timestamp_ms: int | None
@@ -232,17 +233,17 @@ class Manifest:
     undeclared: UndeclaredFields | None = None
     """Undeclared fields in a sample of its records; None without any, or without a sample."""
     violations: Mapping[str, int] = field(default_factory=dict)
-    """Records by the rule of the stream's `expect` that they break (rule 14); a record may break several."""
+    """Records by the rule of the stream's `expect` that they break (rule 6e); a record may break several."""
     chain_origin: int | None = None
-    """The number of the chain origin that an operator's marker belongs to (rule 15); None for a flush."""
+    """The number of the chain origin that an operator's marker belongs to (rule 6f); None for a flush."""
     offered_by_route: str | None = None
     """In place of ``offered`` where tables gain columns of their own: a STRUCT for each."""
     previous_digest: str | None = None
-    """The `digest_of` the marker before a flush's (rule 16). None in a chain's first marker and in older markers."""
+    """The `digest_of` the marker before a flush's (rule 6g). None in a chain's first marker and in older markers."""
 
     @property
     def inputs(self) -> tuple[InputEnd, ...]:
-        """The position in each topic of a chain of several (rule 9); empty for a chain of one."""
+        """The position in each topic of a chain of several (rule 6a); empty for a chain of one."""
         return inputs_at(self.span.end)
 
     @property

@@ -7,7 +7,7 @@ Rules:
 2. Its content is a JSON manifest with a ``version``; `replacement_to_bytes` and `replacement_from_bytes` are exact
    inverses. Unknown fields of a known version are ignored, a newer version is refused. A request with filtered records,
    or records with several rows, has version 2, and one for only some offsets of its span has version 3, for the reason
-   in `common.stage.markers`, rule 6.
+   in `common.stage.markers`, rule 5.
 3. Its data files are below the *stage*, where no table sees them, and have all of the table's columns. A file whose
    name belongs to another table, Kafka partition or range is refused (common/stage/data_files.py, rule 5).
 """

@@ -21,7 +21,8 @@ from collections.abc import Callable, Mapping
 from common.errors import ConfigError, SchemaError
 from common.ports import ObjectStore
 from common.schema import Field, StructType, schema_from_json, to_ddl
-from common.schema.evolution import NO_COLUMNS, extended, restricted
+from common.schema.evolution import NO_COLUMNS, extended
+from common.schema.naming import restricted
 from common.settings import Stream
 from common.settings.checks import checked
 from common.settings.checks.columns_from import renaming_keys

@@ -28,7 +28,8 @@ from common import metrics as catalogue
 from common.errors import SchemaError, TableError
 from common.schema import StructType, schema_from_json
 from common.schema.agreement import PublishedColumns, joined_offers
-from common.schema.evolution import NO_COLUMNS, Addition, additions, extended, restricted
+from common.schema.evolution import NO_COLUMNS, Addition, additions, extended
+from common.schema.naming import restricted
 from common.settings import Stream
 from common.settings.columns import agree_in_table, as_in_records
 from common.settings.own_columns import columns_at, with_columns_at

@@ -26,8 +26,9 @@ from common.errors import ConfigError, RegistryError, SchemaError
 from common.ports import Clock, ObjectStore
 from common.schema import ArrayType, DataType, MapType, StructType
 from common.schema.avro import avro_columns, parse_avro
-from common.schema.evolution import NO_COLUMNS, extended, restricted, type_at
+from common.schema.evolution import NO_COLUMNS, extended, type_at
 from common.schema.json_schema import json_schema_columns
+from common.schema.naming import restricted
 from common.schema.protobuf import find_message, protobuf_columns
 from common.schema.widening import widened
 from common.settings import Stream

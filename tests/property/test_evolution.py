@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from common.clock import SystemClock
 from common.metrics import Metrics
 from common.schema import ArrayType, DataType, Field, Primitive, StructType, schema_from_json, schema_to_json
-from common.schema.evolution import additions, extended, joined, joined_columns, restricted
+from common.schema.evolution import additions, extended, joined, joined_columns
+from common.schema.naming import restricted
 from common.settings import Stream
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition

@@ -10,7 +10,8 @@ Rules:
 from collections.abc import Iterable
 
 from common.schema import StructType
-from common.schema.evolution import extended, restricted
+from common.schema.evolution import extended
+from common.schema.naming import restricted
 from common.settings import Stream
 from common.settings.columns import as_in_table, having_columns, made_columns, naming_of
 from common.tables.changes import RESERVED as OF_MERGES

@@ -3,7 +3,8 @@
 import pytest
 
 from common.schema import parse_ddl, to_ddl
-from common.schema.evolution import NO_COLUMNS, additions, joined_columns, joined_within, restricted, within
+from common.schema.evolution import NO_COLUMNS, additions, joined_columns, joined_within, within
+from common.schema.naming import restricted
 
 
 @pytest.mark.parametrize(
