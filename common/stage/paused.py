@@ -87,8 +87,10 @@ def pause_of(store: ObjectStore, part: StreamPart, app_id: str) -> Pause | None:
 
 def pause(store: ObjectStore, wanted: Pause) -> Pause:
     """Pause a stream; returns the pause that counts, which may be an earlier one. Raises StoreError."""
-    if isinstance(store.create(wanted.path, wanted.to_bytes()), AlreadyExists):
-        return pause_of(store, wanted.part, wanted.app_id) or wanted
+    while isinstance(store.create(wanted.path, wanted.to_bytes()), AlreadyExists):
+        earlier = pause_of(store, wanted.part, wanted.app_id)
+        if earlier is not None:  # else it was ended meanwhile
+            return earlier
     return wanted
 
 
