@@ -25,7 +25,7 @@ from common.cli import run
 from common.metrics import CATALOGUE, Metric
 from common.settings import Settings
 from common.settings.json_schema import settings_schema
-from common.settings.section import fields_of
+from common.settings.section import fields_of, model_in
 from common.settings.services import parse_window
 from common.settings.values import (
     bytes_text,
@@ -134,7 +134,7 @@ def metrics_page() -> str:
 
 
 def _section(name: str, field: FieldInfo) -> str:
-    model = _model_in(field.annotation)
+    model = model_in(field.annotation)
     listed = name == "streams"
     head = f"## {name}\n\n{field.description} {'Required.' if field.is_required() else ''}".rstrip() + "\n"
     if model is None:
@@ -148,7 +148,7 @@ def _section(name: str, field: FieldInfo) -> str:
 def _rows(prefix: str, model: type[BaseModel]) -> Iterator[str]:
     """One row for each setting, those of sections within sections too."""
     for key, field in fields_of(model):
-        inner = _model_in(field.annotation)
+        inner = model_in(field.annotation)
         by_name = typing.get_origin(field.annotation) is dict  # a section for each name
         if inner is None or by_name or field.default is None:  # an optional section has a row of its own
             yield _setting_row(prefix, key, field)
@@ -224,12 +224,6 @@ def _flow(value: object) -> str:
     plain = list(value) if isinstance(value, tuple) else value
     text = yaml.safe_dump(plain, default_flow_style=True, width=10_000, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")
-
-
-def _model_in(annotation: object) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and typing.get_origin(annotation) is None:
-        return annotation if issubclass(annotation, BaseModel) else None
-    return next((model for argument in typing.get_args(annotation) if (model := _model_in(argument))), None)
 
 
 def pages() -> dict[str, str]:

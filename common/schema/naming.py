@@ -12,12 +12,12 @@ Rules:
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from common.errors import SchemaError
+from common.hints import did_you_mean
 from common.schema.evolution import nullable
 from common.schema.types import ArrayType, DataType, Field, MapType, StructType
 
@@ -221,13 +221,9 @@ class _Walk:
             for path in paths:
                 if path in self._paths or (setting == "rename" and self._may_have_field(path)):
                     continue
-                known = [".".join(path) for path in self._paths]
-                close_matches = difflib.get_close_matches(".".join(path), known, 1)
-                hint = (
-                    f"did you mean {close_matches[0]!r}?" if close_matches else f"available: {', '.join(sorted(known))}"
-                )
-                msg = f"{setting} names {'.'.join(path)!r}, which is neither a field of the record nor a derived column"
-                raise SchemaError(msg, hint)
+                name, known = ".".join(path), sorted(".".join(path) for path in self._paths)
+                msg = f"{setting} names {name!r}, which is neither a field of the record nor a derived column"
+                raise SchemaError(msg, did_you_mean(name, known, f"available: {', '.join(known)}"))
 
     def _may_have_field(self, path: Steps) -> bool:
         """Whether records may have this field; one whose name differs from a known one's in case only is none."""

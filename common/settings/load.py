@@ -26,12 +26,13 @@ from common.errors import ConfigError
 from common.printable import one_line
 from common.settings.masking import MASK, References, masked_urls, sounds_secret
 from common.settings.model import Settings
-from common.settings.section import fields_of, parts_of
+from common.settings.section import fields_of, model_in, parts_of
 from common.settings.stream import Stream
 from common.settings.strict_yaml import load_yaml, yaml_problem, yaml_remedy
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<file>file:)?(?P<name>[^}]*)(?P<end>\}?)")
 _WHOLE = "is not a whole number; write digits only, for example 1000"
+_NUMBER = "is not a number; write one such as 0.5"
 _EITHER = "is neither true nor false; write one of them"
 _TEXT = "is not text; put it in quotes"
 _MAP = "is not a map; write {{key: value}}, or one `key: value` on each line"
@@ -41,6 +42,8 @@ _EXPECTED = {
     "int_parsing": _WHOLE,
     "int_type": _WHOLE,
     "int_from_float": _WHOLE,
+    "float_parsing": _NUMBER,
+    "float_type": _NUMBER,
     "bool_parsing": _EITHER,
     "bool_type": _EITHER,
     "string_type": _TEXT,
@@ -286,7 +289,7 @@ def _sections_with(key: str) -> list[str]:
 
 
 def _inner_sections(section: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    models = {name: _model_in(field.annotation) for name, field in fields_of(section)}
+    models = {name: model_in(field.annotation) for name, field in fields_of(section)}
     return {name: model for name, model in models.items() if model is not None}
 
 
@@ -317,18 +320,11 @@ def _model_at(path: tuple[int | str, ...]) -> type[BaseModel] | None:
             is_own_name = False
             continue
         annotation = next((field.annotation for key, field in fields_of(model) if part == key), None)
-        inner = _model_in(annotation)
+        inner = model_in(annotation)
         if inner is None:
             return None
         model, is_own_name = inner, typing.get_origin(annotation) is dict
     return model
-
-
-def _model_in(annotation: object) -> type[BaseModel] | None:
-    if inspect.isclass(annotation):
-        return annotation if issubclass(annotation, BaseModel) else None
-    models = (_model_in(argument) for argument in typing.get_args(annotation))
-    return next((model for model in models if model is not None), None)
 
 
 def _dotted(path: tuple[object, ...]) -> str:

@@ -6,7 +6,7 @@ itself, and code that needs no more than a part takes no more.
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -33,11 +33,12 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_booleans(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse true (also YAML's yes and on) for a count, which pydantic takes for 1."""
-        field = cls.model_fields[info.field_name or ""]
-        if isinstance(value, bool) and field.annotation in {int, int | None}:
-            kind: Literal["int_type"] = "int_type"
-            raise PydanticKnownError(kind)
+        """Refuse true (also YAML's yes and on) for a count or a share, which pydantic takes for 1."""
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        kinds: dict[object, Literal["int_type", "float_type"]] = {int: "int_type", int | None: "int_type"}
+        kinds[float | None] = "float_type"
+        if isinstance(value, bool) and annotation in kinds:
+            raise PydanticKnownError(kinds[annotation])
         return value
 
 
@@ -93,6 +94,13 @@ def fields_of(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
             yield field.alias or name, field
         else:
             yield from fields_of(part)
+
+
+def model_in(annotation: object) -> type[BaseModel] | None:
+    """The section that a setting's annotation has, at any depth."""
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return annotation if issubclass(annotation, BaseModel) else None
+    return next((model for argument in get_args(annotation) if (model := model_in(argument)) is not None), None)
 
 
 def _part(field: FieldInfo) -> type[SectionPart] | None:

@@ -37,11 +37,8 @@ def check_columns(stream: Stream) -> None:
     _require_new(columns.names, {**added, "rename": rename, "load": identity, "merge.history": history})
     known = [*columns.names, *stream.kafka_column_names, *stream.included_column_names, *history]
     for name in stream.layout.partition_by:
-        if name not in known:
-            hint = did_you_mean(name, known, "declare it in columns, or derive it")
-            refuse(f"partition_by names {name!r}, which is not a column of the table; {hint}")
-    if len(set(stream.layout.partition_by)) < len(stream.layout.partition_by):
-        refuse("partition_by has a column twice; name each once")
+        require_column("partition_by", name, name, known)
+    _require_once("partition_by", stream.layout.partition_by)
     _check_z_order(stream, known)
     made = made_columns(stream)
     typed = [field for field in columns if field.name not in made] + list(kafka_fields_of(stream))
@@ -61,6 +58,21 @@ def _require_new(known: tuple[str, ...], added: Mapping[str, tuple[str, ...]]) -
             taken[name.casefold()] = origin
 
 
+_ADD = "declare it in columns, or derive it"
+
+
+def require_column(setting: str, name: str, column: str, known: Collection[str], otherwise: str = _ADD) -> None:
+    """Raise ValueError for a name whose first step, ``column``, the table does not have; ``otherwise`` is a remedy."""
+    if column not in known:
+        hint = did_you_mean(name, known, otherwise)
+        refuse(f"{setting} names {name!r}, which is not a column of the table; {hint}")
+
+
+def _require_once(setting: str, names: Sequence[str]) -> None:
+    if len(set(map(str.casefold, names))) < len(names):
+        refuse(f"{setting} has a column twice; name each once")
+
+
 def _check_partitioning(stream: Stream, types: Mapping[str, DataType]) -> None:
     """Raise ValueError for partition columns whose values have no exact text; ``types`` are the known ones."""
     for name in stream.layout.partition_by:
@@ -75,11 +87,8 @@ def _check_z_order(stream: Stream, known: Sequence[str]) -> None:
     for name in columns:
         if name in stream.layout.partition_by:
             refuse(f"table_services.z_order names {name!r}, by which the table is partitioned; remove it")
-        if name.split(".")[0] not in known:
-            hint = did_you_mean(name, known, f"available: {', '.join(known)}")
-            refuse(f"table_services.z_order names {name!r}, which is not a column of the table; {hint}")
-    if len(set(columns)) < len(columns):
-        refuse("table_services.z_order has a column twice; name each once")
+        require_column("table_services.z_order", name, name.split(".")[0], known, f"available: {', '.join(known)}")
+    _require_once("table_services.z_order", columns)
 
 
 # Table properties that Delta itself writes, and that are specific to one table.
@@ -121,13 +130,10 @@ def _check_clustering(stream: Stream, known: Collection[str], columns: StructTyp
     if clustered and stream.layout.partition_by:
         refuse("cluster_by and partition_by cannot be combined in Delta; remove one of them")
     for name in clustered:
-        if name.split(".")[0] not in known:
-            hint = did_you_mean(name, known, "declare it in columns, or derive it")
-            refuse(f"cluster_by names {name!r}, which is not a column of the table; {hint}")
+        require_column("cluster_by", name, name.split(".")[0], known)
     problem = clustering_problem(columns, clustered)
     if problem is not None:
         refuse(problem)
-    if len(set(map(str.casefold, clustered))) < len(clustered):
-        refuse("cluster_by has a column twice; name each once")
+    _require_once("cluster_by", clustered)
     if len(clustered) > _CLUSTERED:
         refuse(f"cluster_by names {len(clustered)} columns, and Delta clusters by up to {_CLUSTERED}")

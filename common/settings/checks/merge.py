@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from common.hints import did_you_mean
 from common.schema.types import StructType
+from common.settings.checks.columns import require_column
 from common.settings.columns import declared_columns_of_table, table_columns_of
 from common.settings.envelopes import TRUNCATES, UPDATE, may_have_several_rows
 from common.settings.merge import MergeSettings
@@ -40,11 +41,11 @@ def check_merge(stream: Stream) -> None:
     names = [*known.names, *stream.kafka_column_names]
     element = _check_explode(stream, merge)
     for key in (key for key in merge.keys if key not in element and not stream.record.has_own_columns):
-        _require_known("merge.keys", key, names)
+        require_column("merge.keys", key, key, names)
     if len(set(merge.keys)) < len(merge.keys):
         refuse("merge.keys names a column twice; name each once")
     if merge.sequence is not None:
-        _require_known("merge.sequence", merge.sequence, names)
+        require_column("merge.sequence", merge.sequence, merge.sequence, names)
     for name in (name for name in names if name.casefold().startswith(RESERVED)):
         refuse(f"the column {name!r} begins with {RESERVED}, which is reserved for merges; rename it")
     soft = merge.soft_delete
@@ -154,12 +155,6 @@ def _check_truncates(stream: Stream) -> None:
             f"merge.truncates is apply, and with {key} the stream may have the rows of several source tables, of which "
             "one is truncated; give each source table a topic and a stream of its own, or remove truncates"
         )
-
-
-def _require_known(setting: str, name: str, known: list[str]) -> None:
-    if name not in known:
-        hint = did_you_mean(name, known, "declare it in columns, or derive it")
-        refuse(f"{setting} names {name!r}, which is not a column of the table; {hint}")
 
 
 def check_envelope(stream: Stream) -> None:

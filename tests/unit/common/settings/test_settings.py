@@ -542,6 +542,10 @@ WRONG = {
     ),
     "a number that is too long": (MINIMAL + f"writer: {{flush_records: {'9' * 5000}}}\n", ["line 6, column 25"]),
     "a tag that does not fit": (MINIMAL + "writer: {flush_records: !!bool x}\n", ["line 6, column 25"]),
+    "yes for a share": (
+        with_section(writer={"dead_letter_alarm": True}),
+        ["writer.dead_letter_alarm", "is not a number; write one such as 0.5"],
+    ),
     "yes for a position": (with_stream(start={0: True}), ["streams[0].start", "{0: true}", "earliest"]),
     "two positions of a partition": (with_stream(start={0: 5, "0": 7}), ["streams[0].start", "name each partition"]),
     "an invalid log level": (
