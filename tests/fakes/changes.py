@@ -1,6 +1,5 @@
 """A stream of change events staged by the writer's own code, without Kafka: events in, markers and files out."""
 
-import itertools
 import json
 import uuid
 from collections.abc import Collection, Sequence
@@ -9,20 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import structlog
 from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
-from common.metrics import Metrics
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore, stores_of
 from delta_loader.load.merged_keys import KeyReader, MergedKeys
-from delta_loader.load.ports import Ports, RawRecord, RefusalPorts
-from delta_loader.ports import DeltaTables, in_turn
+from delta_loader.load.ports import RawRecord, RefusalPorts
+from delta_loader.ports import DeltaTables
 from delta_loader.service import LoaderService
 from delta_loader.spark.constraint_check import ConstraintChecker
 from delta_loader.spark.delta import SparkDeltaTables
-from delta_loader.stage.reading import Stage
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import Buffer
@@ -30,6 +26,7 @@ from stage_writer.ports import FlushIdentity, Sealed
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import settings_of
 from tests.fakes.events import Event, Forbids, Row, Table, replay
+from tests.fakes.loading import ports_for
 from tests.fakes.writers import always
 from tests.reading import place_of, rows_of
 
@@ -153,17 +150,11 @@ class ChangeStream:
         self, tables: DeltaTables, spark: SparkSession | None = None, *, keys: KeyReader | None = None
     ) -> LoaderService:
         """A new loader; with ``spark``, events that the table refuses become dead letters."""
-        numbers = itertools.count(1)
         refusing = RefusalPorts(ConstraintChecker(spark, self.settings.stage.url), self.raw_records) if spark else None
-        ports = Ports(
-            stage=Stage(self.store, in_turn),
-            tables=tables,
-            open_store=stores_of(self.storage_options),
-            parallel=in_turn,
-            clock=SystemClock(),
-            new_id=lambda: f"load-{next(numbers)}",
-            log=structlog.get_logger(),
-            metrics=Metrics(),
+        ports = ports_for(
+            self.store,
+            tables,
+            stores_of(self.storage_options),
             refusing=refusing,
             columns=tables.definitions if isinstance(tables, SparkDeltaTables) else None,
             merged_keys=None if keys is None else MergedKeys(keys),

@@ -1,7 +1,8 @@
 """A consumer group of one member over logs in memory, a clock that tests move, and workers that run in turn."""
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic
 
 import numpy as np
@@ -192,3 +193,21 @@ class LonelyMember:
             pa.nulls(len(offsets), pa.binary()),
             None,
         )
+
+
+@dataclass(slots=True)
+class JsonMember(LonelyMember):
+    """Its messages have these values, as JSON; bytes stay as they are."""
+
+    values: dict[TopicPartition, list[object]] = field(default_factory=dict)
+
+    def produce(self, partition: TopicPartition, *values: object) -> None:
+        produced = self.values.setdefault(partition, [])
+        produced += values
+        self.ends[partition] = len(produced)
+
+    def _batch(self, partition: TopicPartition) -> MessageBatch:
+        batch = LonelyMember._batch(self, partition)
+        contents = [self.values[partition][offset] for offset in batch.offsets.tolist()]
+        values = [content if isinstance(content, bytes) else json.dumps(content).encode() for content in contents]
+        return replace(batch, values=pa.array(values, pa.binary()))

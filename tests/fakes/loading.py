@@ -2,21 +2,22 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
 from common.clock import SystemClock
 from common.metrics import Metrics
-from common.ports import Clock
+from common.ports import Clock, ObjectStore
 from common.settings import Settings, Stream
 from common.spans import MAX_POSITION, Position, TopicPartition
 from common.stage.idle import StreamFact
 from common.stage.markers import MarkerName
 from common.stage.merged import topics_of
+from common.storage.store import FsspecStore
 from delta_loader.catalog.registering import Registering
 from delta_loader.load.ports import Ports, RefusalPorts, SendRefused
-from delta_loader.ports import ColumnAdder, DeltaTables, TableMaker, in_turn
+from delta_loader.ports import ColumnAdder, DeltaTables, ParallelMap, TableMaker, in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
@@ -67,6 +68,26 @@ def status_of(
     return stream_status(stream or settings_for(staging).streams[0], stage, staging.store, lambda _: ends or {})
 
 
+def ports_for(
+    stage: ObjectStore,
+    tables: DeltaTables,
+    open_store: Callable[[str], FsspecStore] = FsspecStore,
+    *,
+    parallel: ParallelMap = in_turn,
+    **more: Any,  # noqa: ANN401 - the other fields of `Ports`
+) -> Ports:
+    """A loader's ports, of which ``more`` are given, and the others are the usual ones."""
+    numbers = itertools.count(1)
+    usual: dict[str, Any] = {
+        "clock": SystemClock(),
+        "new_id": lambda: f"load-{next(numbers)}",
+        "log": structlog.get_logger(),
+        "metrics": Metrics(),
+    }
+    stage_read = Stage(stage, parallel)
+    return Ports(stage=stage_read, tables=tables, open_store=open_store, parallel=parallel, **{**usual, **more})
+
+
 def loader_for(
     staging: Staging,
     tables: DeltaTables,
@@ -83,15 +104,11 @@ def loader_for(
     may_load: Callable[[str], bool] = lambda _app_id: True,
 ) -> LoaderService:
     settings = settings or settings_for(staging)
-    numbers = itertools.count(1)
-    ports = Ports(
-        stage=Stage(staging.store(staging.stage_url), in_turn),
-        tables=tables,
-        open_store=staging.store,
-        parallel=in_turn,
+    ports = ports_for(
+        staging.store(staging.stage_url),
+        tables,
+        staging.store,
         clock=clock or SystemClock(),
-        new_id=lambda: f"load-{next(numbers)}",
-        log=structlog.get_logger(),
         metrics=metrics or Metrics(),
         refusing=refusing,
         sends_refused=sends_refused,

@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from common.clock import SystemClock
-from common.metrics import Metrics
 from common.schema import ArrayType, DataType, Field, Primitive, StructType, schema_from_json, schema_to_json
 from common.schema.evolution import additions, extended, joined, joined_columns
 from common.schema.naming import restricted
@@ -24,8 +23,6 @@ from common.storage.store import FsspecStore
 from delta_loader.load.ports import Ports
 from delta_loader.load.schema_evolution import SchemaEvolution
 from delta_loader.plan.plan import TableShape
-from delta_loader.ports import in_turn
-from delta_loader.stage.reading import Stage
 from delta_loader.tables.commits import Target
 from delta_loader.tables.load_modes.compatibility import require_compatible
 from stage_writer.convert import StreamConverter
@@ -36,6 +33,7 @@ from stage_writer.stage.gaining import gain_columns
 from tests.builders import required, settings_of
 from tests.conftest import examples
 from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import ports_for
 
 # Types.
 
@@ -161,17 +159,8 @@ class World:
         self.loaded = 0
 
     def ports(self) -> Ports:
-        return Ports(
-            stage=Stage(self.store, in_turn),
-            tables=self.tables,
-            open_store=lambda _: self.store,
-            parallel=in_turn,
-            clock=SystemClock(),
-            new_id=lambda: "",
-            log=structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[]),
-            metrics=Metrics(),
-            columns=self.tables,
-        )
+        log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
+        return ports_for(self.store, self.tables, lambda _: self.store, log=log, columns=self.tables)
 
     def read(self, writer: Writer, records: list[Record]) -> None:
         staged = writer.convert(records)

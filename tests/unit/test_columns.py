@@ -6,13 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import structlog
 
 from common.errors import BrokerError, ConfigError, NewerFormatError
-from common.metrics import Metrics
 from common.schema import Primitive, parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.schema.evolution import Addition
 from common.schema.inference import JsonShape
@@ -21,15 +19,11 @@ from common.spans import Partition, Topic, TopicPartition
 from common.stage.versions import AgreedColumns, agreed_columns, latest
 from common.storage.store import FsspecStore
 from common.tables.stream_columns import found_columns, with_columns_of_files
-from delta_loader.load.ports import Ports
 from delta_loader.load.report import StreamReport
-from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
-from delta_loader.stage.reading import Stage
 from stage_writer.columns.finding import ColumnDiscovery, ColumnFinder, columns_text
 from stage_writer.columns.following import LOOK_AT_TABLES_S, CoveredSchemas, FollowedColumns, PendingConverter
 from stage_writer.columns.wiring import pending
-from stage_writer.decode.batch import MessageBatch
 from stage_writer.loop import StageWriter
 from stage_writer.ports import Converter
 from stage_writer.record_converter import converter_of
@@ -37,23 +31,12 @@ from stage_writer.runtime import Attachments
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import content_of, instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.group import HandClock, LonelyMember
+from tests.fakes.group import HandClock, JsonMember
+from tests.fakes.loading import ports_for
 from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
 
 FIRST, SECOND = (TopicPartition(Topic("orders"), Partition(number)) for number in range(2))
-
-
-class Group(LonelyMember):
-    def __init__(self, clock: HandClock, partition: TopicPartition) -> None:
-        super().__init__(clock, {partition: 0})
-        self.values: list[object] = []
-
-    def _batch(self, partition: TopicPartition) -> MessageBatch:
-        batch = super()._batch(partition)
-        contents = [self.values[offset] for offset in batch.offsets.tolist()]
-        values = [content if isinstance(content, bytes) else json.dumps(content).encode() for content in contents]
-        return replace(batch, values=pa.array(values, pa.binary()))
 
 
 @dataclass(slots=True)
@@ -77,13 +60,12 @@ class Sample:
 @dataclass(slots=True)
 class Writer:
     service: StageWriter
-    group: Group
+    group: JsonMember
     partition: TopicPartition
     sample: Sample
 
     def produce(self, *values: object) -> None:
-        self.group.values += values
-        self.group.ends[self.partition] = len(self.group.values)
+        self.group.produce(self.partition, *values)
         self.step()
 
     def step(self) -> None:
@@ -137,7 +119,7 @@ class World:
         followed = FollowedColumns(finder, make, self.clock, log, known, start=lambda work: work())
         if isinstance(converter, PendingConverter):
             converter.columns = followed
-        group = Group(self.clock, partition)
+        group = JsonMember(self.clock, {partition: 0})
         self.made += 1
         names = iter(range(1_000))
         unique = f"{self.made}{partition.partition}"
@@ -155,17 +137,7 @@ class World:
         self.commit(to_ddl(schema_from_json(self.tables.tables[self.settings.streams[0].table].schema)))
 
     def report(self) -> StreamReport:
-        ports = Ports(
-            stage=Stage(self.stage, in_turn),
-            tables=self.tables,
-            open_store=FsspecStore,
-            parallel=in_turn,
-            clock=self.clock,
-            new_id=lambda: "load",
-            log=structlog.get_logger(),
-            metrics=Metrics(),
-            columns=self.tables,
-        )
+        ports = ports_for(self.stage, self.tables, clock=self.clock, columns=self.tables)
         (report,) = LoaderService(self.settings.streams, self.settings.loader, ports).run_pass()
         return report
 
@@ -234,8 +206,7 @@ def test_buffered_rows_keep_their_columns_when_the_table_changes(tmp_path: Path)
     world = from_table(tmp_path)
     world.commit("id BIGINT")
     writer = world.writer()
-    writer.group.values += [{"id": 1}]
-    writer.group.ends[FIRST] = 1
+    writer.group.produce(FIRST, {"id": 1})
     writer.service.step(0.01)
     world.commit("id BIGINT, late STRING")
     world.clock.now_s += LOOK_AT_TABLES_S

@@ -8,10 +8,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import structlog
 
 from common.errors import ConfigError, StoreError, StoreRefusedError, TableError
 from common.metrics import Metrics
@@ -23,12 +21,8 @@ from common.settings.own_columns import columns_at
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.versions import Evolved, Gained, folder_of, latest
 from common.storage.store import FsspecStore
-from delta_loader.load.ports import Ports
-from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
-from delta_loader.stage.reading import Stage
 from stage_writer.convert import StreamConverter
-from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.unknown.offers import Offers
 from stage_writer.loop import StageWriter
 from stage_writer.record_converter import converter_of
@@ -39,7 +33,8 @@ from stage_writer.stage.staging import ObjectStage
 from tests.builders import required
 from tests.fakes.answering import route_registry
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.group import HandClock, LonelyMember
+from tests.fakes.group import HandClock, JsonMember
+from tests.fakes.loading import ports_for
 from tests.fakes.metrics import numbers
 from tests.fakes.stores import TrappedStore, acting, failing
 from tests.fakes.streams import batch_of
@@ -48,13 +43,6 @@ from tests.staged import manifests
 from tests.unit.stage_writer.stage.test_table_compatibility import write_log
 
 SOURCES = [TopicPartition(Topic("orders"), Partition(number)) for number in range(2)]
-
-
-class Member(LonelyMember):
-    def _batch(self, partition: TopicPartition) -> MessageBatch:
-        batch = super()._batch(partition)
-        values = [json.dumps(VALUES[partition][offset]).encode() for offset in batch.offsets.tolist()]
-        return replace(batch, values=pa.array(values, pa.binary()))
 
 
 VALUES: dict[TopicPartition, list[object]] = {}
@@ -83,9 +71,9 @@ class World:
         self.settings = settings_of(f"{folder}", **stream)
         self.stream = self.settings.streams[0]
 
-    def writer(self, partition: TopicPartition, stage: FsspecStore | None = None) -> tuple[StageWriter, Member]:
+    def writer(self, partition: TopicPartition, stage: FsspecStore | None = None) -> tuple[StageWriter, JsonMember]:
         """A writer of one Kafka partition; ``stage`` is how it sees the stage."""
-        group = Member(self.clock, {partition: 0}, ids={partition.topic: "first"})
+        group = JsonMember(self.clock, {partition: 0}, ids={partition.topic: "first"}, values=VALUES)
         names = iter(range(1_000))
         objects = ObjectStage(
             stage or self.store,
@@ -102,17 +90,8 @@ class World:
         return writer, group
 
     def load(self, stage: FsspecStore | None = None, failure: str | None = None) -> None:
-        ports = Ports(
-            stage=Stage(stage or self.store, in_turn),
-            tables=self.tables,
-            open_store=FsspecStore,
-            parallel=in_turn,
-            clock=self.clock,
-            new_id=lambda: "load",
-            log=structlog.get_logger(),
-            metrics=self.metrics,
-            columns=self.tables,
-        )
+        seen, columns = stage or self.store, self.tables
+        ports = ports_for(seen, self.tables, clock=self.clock, metrics=self.metrics, columns=columns)
         (report,) = LoaderService(self.settings.streams, self.settings.loader, ports).run_pass()
         assert (report.failure and report.failure.problem, report.held) == (failure, {})
 
@@ -154,7 +133,7 @@ def settings_of(folder: str, **stream: object) -> Settings:
     )
 
 
-def produce(writer: StageWriter, group: Member, partition: TopicPartition, *values: object) -> None:
+def produce(writer: StageWriter, group: JsonMember, partition: TopicPartition, *values: object) -> None:
     VALUES[partition] += values
     group.ends[partition] = len(VALUES[partition])
     for _ in range(8):

@@ -197,8 +197,7 @@ def test_new_field_has_its_column_from_its_first_record(tmp_path: Path, registry
     writer.produce(message(old_id, id=1, note="a"))
     wait_for_staged(world, 1, writer)
     new_id = world.registered(encoding.schemas[1], kind)
-    writer.group.values += [message(old_id, id=2, note="b")]
-    writer.group.ends[FIRST] = 2
+    writer.group.produce(FIRST, message(old_id, id=2, note="b"))
     writer.service.step(0.01)  # it is in the buffer, whose file keeps the old columns
     writer.produce(message(new_id, id=3, price=1.5), message(old_id, id=4, note="d"))
     wait_for_staged(world, 4, writer)
@@ -534,7 +533,7 @@ def restarted(world: RegistryWorld, **stream: object) -> Writer:
     """The stream's writer, after an edit of these settings."""
     world.stream_settings |= stream
     writer = world.follower()
-    writer.group.values += [b""] * world.counted()[0]
+    writer.group.values[FIRST] = [b""] * world.counted()[0]
     return writer
 
 

@@ -69,7 +69,7 @@ class FileWorld(World):
         """Restart the writer of a partition, and send it these records after those before."""
         writer = self.start(partition)
         staged = manifests(self.stage, f"done/orders/{partition.partition}")
-        writer.group.values += [b""] * sum(manifest.records for manifest in staged)
+        writer.group.values[partition] = [b""] * sum(manifest.records for manifest in staged)
         writer.produce(*(encoded(self.file.read_text(), **record) for record in values))
 
 

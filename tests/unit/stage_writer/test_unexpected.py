@@ -1,7 +1,5 @@
 """Unexpected exceptions hold the partitions where they occur, and end no writer."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,33 +13,17 @@ from common.stage.versions import Evolved
 from common.storage.store import FsspecStore
 from stage_writer.assignment import CHECK_HELD_EVERY_S
 from stage_writer.convert import StreamConverter, table_format
-from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import TableRows
 from stage_writer.ports import ClaimGuard, Converter, FlushIdentity
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
 from stage_writer.shape.slicing import ExplodeLimits
 from stage_writer.stage.staging import Job, ObjectStage
 from tests.builders import settings_of
-from tests.fakes.group import HandClock, LonelyMember
+from tests.fakes.group import HandClock, JsonMember
 from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
 
 BOMBS, ORDERS = (TopicPartition(Topic(name), Partition(0)) for name in ("bombs", "orders"))
-
-
-class Group(LonelyMember):
-    def __init__(self, clock: HandClock) -> None:
-        super().__init__(clock, {BOMBS: 0, ORDERS: 0})
-        self.values: dict[TopicPartition, list[object]] = {BOMBS: [], ORDERS: []}
-
-    def produce(self, partition: TopicPartition, *values: object) -> None:
-        self.values[partition].extend(values)
-        self.ends[partition] = len(self.values[partition])
-
-    def _batch(self, partition: TopicPartition) -> MessageBatch:
-        batch = super()._batch(partition)
-        values = [json.dumps(self.values[partition][offset]).encode() for offset in batch.offsets.tolist()]
-        return replace(batch, values=pa.array(values, pa.binary()))
 
 
 class World:
@@ -61,7 +43,7 @@ class World:
             folder=str(folder),
         )
         self.store, self.clock = FsspecStore(f"{folder}/stage"), HandClock()
-        self.group = Group(self.clock)
+        self.group = JsonMember(self.clock, {BOMBS: 0, ORDERS: 0})
         names = iter(range(10_000))
         self.stage = ObjectStage(self.store, FsspecStore, self.clock, lambda: f"{next(names):032x}", "w")
         bombs, orders = self.settings.streams

@@ -1,7 +1,6 @@
 """Interactions in one pass: resolutions, generations, replacements and several loaders."""
 
 import json
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ import structlog
 
 from common.clock import SystemClock
 from common.errors import ExitCode, TableError
-from common.metrics import Metrics
 from common.ports import Clock
 from common.spans import Position, Span
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
@@ -21,19 +19,16 @@ from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.history import LoggedCommit
 from common.tables.state import TableState
 from delta_loader.commands.summary import as_json, as_text
-from delta_loader.load.ports import Ports
 from delta_loader.load.replace_ranges import Replacements
 from delta_loader.load.replace_steps import Request, RequestStep
 from delta_loader.plan.plan import TableShape
-from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
-from delta_loader.stage.reading import Stage
 from delta_loader.status.values import exit_code, to_text
 from delta_loader.tables.commits import CommitOutcome, Committed, Conflicted, Failed, NotWritten, TableCommit, Target
 from tests.builders import instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
-from tests.fakes.loading import loader_for, routed_settings_for, settings_for, status_of
+from tests.fakes.loading import loader_for, ports_for, routed_settings_for, settings_for, status_of
 from tests.fakes.refusals import CHECK, RefusingTables
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.test_service import Later
@@ -457,17 +452,8 @@ def loader_with(
     staging: Staging, tables: MemoryDeltaTables, replacer: Replacer, clock: Clock | None = None
 ) -> LoaderService:
     settings, stage = settings_for(staging), staging.store(staging.stage_url)
-    ports = Ports(
-        stage=Stage(stage, in_turn),
-        tables=tables,
-        open_store=staging.store,
-        parallel=in_turn,
-        clock=clock or SystemClock(),
-        new_id=lambda: uuid.uuid4().hex,
-        log=structlog.get_logger(),
-        metrics=Metrics(),
-        replacements=Replacements(stage, tables, replacer, lambda: "r", structlog.get_logger()),
-    )
+    replacements = Replacements(stage, tables, replacer, lambda: "r", structlog.get_logger())
+    ports = ports_for(stage, tables, staging.store, clock=clock or SystemClock(), replacements=replacements)
     return LoaderService(settings.streams, settings.loader, ports)
 
 

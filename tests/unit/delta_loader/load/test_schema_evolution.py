@@ -3,24 +3,18 @@
 import uuid
 
 import pytest
-import structlog
 
-from common.clock import SystemClock
 from common.errors import TableError
-from common.metrics import Metrics
 from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.settings.values import Evolution
 from common.storage.store import FsspecStore
-from delta_loader.load.ports import Ports
 from delta_loader.load.schema_evolution import SchemaEvolution
 from delta_loader.plan.plan import TableShape
-from delta_loader.ports import in_turn
-from delta_loader.stage.reading import Stage
 from delta_loader.tables.commits import Target
 from delta_loader.tables.load_modes.casting import Widening
 from tests.builders import required
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import settings_for
+from tests.fakes.loading import ports_for, settings_for
 from tests.fakes.staging import Staging
 
 
@@ -41,17 +35,7 @@ class World:
         self.stream = stream.model_copy(update={"evolution": Evolution(evolution)})
         self.tables = tables
         tables.create(stream.table, TableShape(schema_to_json(parse_ddl(columns)), ()))
-        ports = Ports(
-            stage=Stage(FsspecStore(f"memory://{uuid.uuid4().hex}"), in_turn),
-            tables=tables,
-            open_store=FsspecStore,
-            parallel=in_turn,
-            clock=SystemClock(),
-            new_id=lambda: "",
-            log=structlog.get_logger(),
-            metrics=Metrics(),
-            columns=tables,
-        )
+        ports = ports_for(FsspecStore(f"memory://{uuid.uuid4().hex}"), tables, columns=tables)
         self.evolution = SchemaEvolution.if_configured(self.stream, ports, ports.log)
 
     def alter(self, staged: str) -> bool:

@@ -12,7 +12,6 @@ import structlog
 
 from common.clock import SystemClock
 from common.errors import TableError
-from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import MAX_POSITION, Topic
 from common.stage.idle import StreamFact
@@ -24,11 +23,11 @@ from delta_loader.load.valid_through import ValidThrough
 from delta_loader.ports import ParallelMap
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from delta_loader.service import LoaderService
-from delta_loader.stage.reading import Stage
 from delta_loader.tables.commits import CommitOutcome, TableCommit
 from delta_loader.tables.valid_through import PROPERTY
 from tests import builders
 from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import ports_for
 from tests.fakes.staging import OneOfMany
 from tests.waiting import until
 
@@ -229,17 +228,7 @@ def settings_of(stagings: Mapping[str, OneOfMany], **stream: object) -> Settings
 
 
 def ports_of(staging: OneOfMany, tables: MemoryDeltaTables, parallel: ParallelMap) -> Ports:
-    numbers = itertools.count()
-    return Ports(
-        stage=Stage(staging.store(staging.stage_url), parallel),
-        tables=tables,
-        open_store=staging.store,
-        parallel=parallel,
-        clock=SystemClock(),
-        new_id=lambda: f"load-{next(numbers)}",
-        log=structlog.get_logger(),
-        metrics=Metrics(),
-    )
+    return ports_for(staging.store(staging.stage_url), tables, staging.store, parallel=parallel)
 
 
 def service_of(stagings: Mapping[str, OneOfMany], ports: Ports) -> LoaderService:
