@@ -47,20 +47,17 @@ from delta_loader.commands.check import check
 from delta_loader.commands.clean import clean
 from delta_loader.commands.dead_letters import app as dead_letters_app
 from delta_loader.commands.explain import explain
-from delta_loader.commands.parts import THREADS, preflight_of, stage_of, tables_of
+from delta_loader.commands.parts import THREADS, OwnPools, preflight_of, stage_of, tables_of
 from delta_loader.commands.services import services
 from delta_loader.commands.status import status
 from delta_loader.commands.summary import as_json as summary_as_json
 from delta_loader.commands.summary import as_text as summary_as_text
 from delta_loader.commands.verify import verify
 from delta_loader.lease.holder import LeaseThread, LoaderLease
-from delta_loader.load.pools import OwnPools
 from delta_loader.loader import Loader
-from delta_loader.maintenance.cleaning.clean import CleanUp
-from delta_loader.maintenance.cleaning.schedule import ScheduledCleanUp
+from delta_loader.maintenance.cleaning.clean import CleanUp, ScheduledCleanUp
 from delta_loader.maintenance.services.reading import FactsReader
-from delta_loader.maintenance.services.runs import TableServices
-from delta_loader.maintenance.services.thread import ScheduledServices
+from delta_loader.maintenance.services.runs import ScheduledServices, TableServices
 from delta_loader.ports import ParallelMap
 from delta_loader.scheduling.jobs import LONG_S, Jobs
 from delta_loader.scheduling.wiring import listener_of, load_trigger_of

@@ -14,7 +14,7 @@ from common.http.pages import Pausing
 from common.stage.paused_streams import PausedStreams
 from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.lease.holder import LeaseThread, LoaderLease
-from delta_loader.maintenance.services.thread import ScheduledServices
+from delta_loader.maintenance.services.runs import ScheduledServices
 from delta_loader.scheduling.jobs import Jobs
 from delta_loader.scheduling.listening import Listener
 from delta_loader.scheduling.load_trigger import LoadTrigger

@@ -25,8 +25,7 @@ from common.http.pages import with_remedy
 from common.remedies import CONFIG
 from common.settings import LoaderSettings, Stream
 from common.settings.pace import loader_of
-from delta_loader.load.failures import FailureNotes
-from delta_loader.load.load_stats import LoadStats
+from delta_loader.load.load_stats import FailureNotes, LoadStats
 from delta_loader.load.report import LoadReporter, StreamReport
 from delta_loader.load.rollback import ExaminedTables
 from delta_loader.load.stream_load import StreamLoad

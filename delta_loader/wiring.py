@@ -33,7 +33,7 @@ from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from delta_loader.spark.catalog import SparkCatalog
 from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints
 from delta_loader.spark.constraint_check import ConstraintChecker
-from delta_loader.spark.repeated_keys import RepeatedKeys
+from delta_loader.spark.merging.validation import RepeatedKeys
 from delta_loader.spark.replace import SparkReplacer
 from delta_loader.stage.reading import Stage
 

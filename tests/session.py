@@ -5,8 +5,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from common.settings.model import Settings
+from delta_loader.spark.bridge import STATE_PARTITIONS
 from delta_loader.spark.session import build_session, s3_options
-from delta_loader.spark.session_conf import STATE_PARTITIONS
 from devservices.s3 import S3Server
 
 SMALL_TABLES = {

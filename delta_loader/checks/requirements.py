@@ -17,10 +17,10 @@ from common.tables.identity import TableIdentity
 from common.tables.state import TXN_RETENTION, TableState, retention_ms
 from common.tables.urls import comparable
 from delta_loader.check_result import Check, Level
+from delta_loader.load.merged_keys import changed_sequence, has_one_row_for_each_key, how_merged
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.load_modes.compatibility import differences, remedy_for
 from delta_loader.tables.load_modes.load_mode import LoadMode, Refused, choose_load_mode, load_mode_name, through_spark
-from delta_loader.tables.merging.merged_before import changed_sequence, has_one_row_for_each_key, how_merged
 from delta_loader.tables.vacuum import RETENTION, guarded_age_s, retention_s, vacuum_problem
 
 _HOUR_MS = 3_600_000

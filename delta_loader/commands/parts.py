@@ -1,7 +1,11 @@
 """Parts that the commands share: stores, and parallel requests to them."""
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import Lock, local
+from typing import TypeVar
+from weakref import WeakSet
 
 from common.clock import SystemClock
 from common.kafka.rights import Right, require_topic
@@ -10,10 +14,47 @@ from common.settings.stores import stage_store, table_stores
 from common.stage.topic_owners import StageTopicOwners
 from common.tables.urls import comparable
 from delta_loader.checks.preflight import Preflight
-from delta_loader.load.pools import OwnPools
 from delta_loader.ports import ParallelMap
 from delta_loader.stage.reading import Stage
 from delta_loader.status.kafka import BrokerEnds
+
+Item = TypeVar("Item")
+
+
+Result = TypeVar("Result")
+
+
+class OwnPools:
+    """A `delta_loader.ports.ParallelMap` with a pool for each thread that calls it.
+
+    A store that hangs thus blocks the threads of the stream that uses it, and of no other stream.
+    """
+
+    def __init__(self, threads: int) -> None:
+        """At most ``threads`` requests at a time for one caller."""
+        self._threads = threads
+        self._local = local()
+        self._lock = Lock()
+        self._pools: WeakSet[ThreadPoolExecutor] = WeakSet()
+        """A pool whose thread is gone shuts down by itself."""
+
+    def __call__(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> list[Result]:
+        return list(self._pool().map(function, items))
+
+    def close(self) -> None:
+        """Shut all pools down without waiting for requests in progress."""
+        with self._lock:
+            for pool in list(self._pools):
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        pool: ThreadPoolExecutor | None = getattr(self._local, "pool", None)
+        if pool is None:
+            pool = self._local.pool = ThreadPoolExecutor(self._threads)
+            with self._lock:
+                self._pools.add(pool)
+        return pool
+
 
 THREADS = 32  # concurrent requests to object stores: they wait and do not compute
 

@@ -16,9 +16,8 @@ from common.metrics import Metrics
 from common.settings import Settings
 from common.settings.stores import table_stores
 from delta_loader.commands.parts import parallel_requests, stage_of, table_named
-from delta_loader.maintenance.services.due import MaintenanceTask
+from delta_loader.maintenance.services.due import MaintenanceTask, TaskFailed
 from delta_loader.maintenance.services.facts import Service
-from delta_loader.maintenance.services.outcomes import TaskFailed
 from delta_loader.maintenance.services.reading import FactsReader, tables_of
 from delta_loader.maintenance.services.runs import TableServices, inspect_tables
 from delta_loader.maintenance.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text

@@ -24,8 +24,7 @@ from common.ports import ObjectStore
 from common.settings import Stream
 from common.tables.delta_log import read_table_state
 from delta_loader.dead_letters.filters import NUMBER, QUOTED, DeadLetterFilter, Group
-from delta_loader.spark.bridge import table_errors
-from delta_loader.spark.session_conf import spark_url
+from delta_loader.spark.bridge import spark_url, table_errors
 
 PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
 EXPORT_SCHEMA = pa.schema(

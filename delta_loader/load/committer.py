@@ -3,18 +3,27 @@
 Rules:
 
 1. A commit that another writer's commit got ahead of is never retried as it is: the tables are read and the load is
-   planned again. After `CONFLICTS_TO_FAILURE` of them in a row the stream fails until its next pass.
+   planned again. After `CONFLICTS_TO_FAILURE` of them in a row (rule 4) the stream fails until its next pass.
 2. A commit whose outcome is unknown ends the pass over the stream: the next pass starts from what the table has.
+3. After a first conflict there is no pause: another writer's change of the table is a single event. From the second
+   conflict in a row on, another program is writing in a loop, so there is a pause. It is up to twice as long as the
+   previous one. Its length is random, because two loaders in lockstep would conflict forever.
+4. It is a failure only after many conflicts *and* a long time. A loop of ALTER TABLE during loads may well win ten
+   times in a row within a few seconds, and a load that waits some seconds longer does no harm.
+5. Nothing waits once a stop is requested. Randomness comes from unique names, so a simulation can control it.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from typing import assert_never
+from zlib import crc32
 
 from common.errors import TableError
-from delta_loader.load.conflict_backoff import ConflictBackoff
+from common.ports import Clock
 from delta_loader.load.context import LoadContext
 from delta_loader.load.merged import MergedLoads
 from delta_loader.plan.held import not_written
+from delta_loader.ports import NewId
 from delta_loader.tables.commits import AlreadyLoaded, Committed, Conflicted, Failed, NotWritten, TableCommit, Unknown
 from delta_loader.tables.load_modes.load_mode import through_spark
 
@@ -99,3 +108,45 @@ class Committer:
         reason = not_written(partition, start, problem, url, has_identity=has_identity, flag=next(iter(flags), None))
         self._context.reporter.held(partition, reason)
         return NextStep.PLAN_AGAIN
+
+
+CONFLICTS_TO_FAILURE = 10
+SECONDS_TO_FAILURE = 60.0
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+_POLL_S = 0.1  # how long a stop may go unnoticed
+
+
+class ConflictBackoff:
+    """Counts one stream's consecutive conflicts, and pauses between them."""
+
+    def __init__(self, clock: Clock, new_id: NewId) -> None:
+        self._clock = clock
+        self._new_id = new_id
+        self._since_s = 0.0
+        self.conflicts = 0
+        """Consecutive conflicts."""
+
+    def reset(self) -> None:
+        """Record a successful commit."""
+        self.conflicts = 0
+
+    def wait(self, stop: Callable[[], bool]) -> bool:
+        """Count a conflict and pause; False when there were too many (rule 4)."""
+        if not self.conflicts:
+            self._since_s = self._clock.monotonic_s()
+        self.conflicts += 1
+        lasted_s = self._clock.monotonic_s() - self._since_s
+        if self.conflicts > CONFLICTS_TO_FAILURE and lasted_s >= SECONDS_TO_FAILURE:
+            return False
+        until_s = self._clock.monotonic_s() + self._pause_s()
+        while (left_s := until_s - self._clock.monotonic_s()) > 0 and not stop():
+            self._clock.sleep_s(min(left_s, _POLL_S))
+        return True
+
+    def _pause_s(self) -> float:
+        if self.conflicts == 1:
+            return 0.0
+        longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self.conflicts, 20))
+        chance = crc32(self._new_id().encode()) / 2**32
+        return longest_s * (0.5 + chance / 2)

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from common.spans import Position, TopicPartition
 from common.stage.resolutions import Resolution
 from common.tables.rollback import Rollback, RollbackKind
-from delta_loader.load.committer import Committer
-from delta_loader.load.conflict_backoff import CONFLICTS_TO_FAILURE
+from delta_loader.load.committer import CONFLICTS_TO_FAILURE, Committer
 from delta_loader.load.context import LoadContext
 from delta_loader.load.rollback import held_by
 from delta_loader.plan.chain_positions import chains_that_wait, loadable_chains, placed_chains, unplaced_chains

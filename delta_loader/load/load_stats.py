@@ -1,19 +1,28 @@
-"""The results of passes: the newest of each stream, the last commits, and counts since the start.
+"""The results of passes: the newest of each stream, the last commits, counts since the start, and the last failures.
 
-Rule: the loader's thread writes it at the end of a pass and others read it at any time. Each value is replaced, never
-changed, so a reader sees what one pass found.
+Rules:
+
+1. The loader's thread writes them at the end of a pass and others read them at any time. Each value is replaced, never
+   changed, so a reader sees what one pass found.
+2. A stream's last failure is noted in the stage (common/stage/failures.py), for other processes to report. A stream
+   that loads costs one read in the life of a process, and a stream that fails at most one write per minute. A stage
+   that fails to read or write the note changes nothing about the load.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from structlog.typing import FilteringBoundLogger
 
 from common.errors import KafkaDeltaExpressError
 from common.pages.model import Event
+from common.ports import Clock, ObjectStore
 from common.spans import TopicPartition
+from common.stage.failures import LastFailure, failure_path, last_failure
 from delta_loader.load.report import StreamReport
+from delta_loader.plan.chain_positions import PartitionProgress
 from delta_loader.plan.held import Held
-from delta_loader.plan.partition_progress import PartitionProgress
 
 _EVENTS = 50
 
@@ -78,3 +87,42 @@ def _entry(before: StreamStats, report: StreamReport) -> StreamStats:
         valid_through_ms=before.valid_through_ms if report.valid_through_ms is None else report.valid_through_ms,
         left_out=report.left_out if report.seen else before.left_out,
     )
+
+
+_AGAIN_MS = 60_000
+
+
+class FailureNotes:
+    """The notes of one loader. Each stream is handled by one thread at a time."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, log: FilteringBoundLogger) -> None:
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._known: dict[str, LastFailure | None] = {}
+        """The stage's note for each stream; a stream is missing until its note was read."""
+
+    def last(self, app_id: str) -> LastFailure | None:
+        """The failure noted in the stage, read once."""
+        if app_id not in self._known:
+            self._try(lambda: self._known.update({app_id: last_failure(self._store, app_id)}))
+        return self._known.get(app_id)
+
+    def failed(self, app_id: str, error: KafkaDeltaExpressError) -> None:
+        now_ms, before = self._clock.wall_ms(), self._known.get(app_id)
+        note = LastFailure(now_ms, error.problem, error.remedy, error.exit_code)
+        if before is not None and before.problem == note.problem and now_ms - before.failed_ms < _AGAIN_MS:
+            return
+        self._try(lambda: self._store.write(failure_path(app_id), note.to_bytes()))
+        self._known[app_id] = note
+
+    def succeeded(self, app_id: str) -> None:
+        if self.last(app_id) is not None:
+            self._try(lambda: self._store.delete([failure_path(app_id)]))
+            self._known[app_id] = None
+
+    def _try(self, change: Callable[[], object]) -> None:
+        try:
+            change()
+        except KafkaDeltaExpressError as error:
+            self._log.debug("failure not recorded", problem=error.problem)

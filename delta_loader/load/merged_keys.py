@@ -23,7 +23,6 @@ from common.schema import backticks, schema_from_json
 from common.tables.changes import IS_CURRENT, MergeBy, MergedBy
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import Target
-from delta_loader.tables.merging.merged_before import changed_sequence, has_one_row_for_each_key, how_merged
 
 _ANOTHER_TABLE = "load into a new table (another table, app_id and stage)"
 _MOST_NAMED = 3
@@ -115,3 +114,21 @@ def _order(table: TableShape, merge: MergeBy) -> list[str] | None:
         return None  # reported by the comparison of columns
     order = merge.place if merge.sequence is None else (merge.sequence, *merge.place)
     return [backticks(name) for name in order if name in names] or None
+
+
+def has_one_row_for_each_key(before: MergedBy | None, merge: MergeBy) -> bool:
+    """Whether it is known that no two rows have the same keys (rule 1)."""
+    return before is not None and {*before.keys} <= {*merge.keys}
+
+
+def how_merged(before: MergedBy | None) -> str:
+    return "not merged" if before is None else f"merged by {', '.join(before.keys)}"
+
+
+def changed_sequence(before: MergedBy | None, merge: MergeBy) -> tuple[str, str] | None:
+    """The problem of versions that were kept by another sequence, and the setting that was used (rule 3)."""
+    if before is None or not (before.history and merge.history) or before.sequence == merge.sequence:
+        return None
+    now, then = (f"by {name}" if name else "without a sequence" for name in (merge.sequence, before.sequence))
+    setting = f"write merge.sequence: {before.sequence}" if before.sequence else "remove merge.sequence"
+    return f"its versions were kept {then}, and what is staged would be put between them {now}", setting

@@ -17,8 +17,8 @@ from common.pages.model import Event
 from common.ports import Clock
 from common.spans import Position, TopicPartition
 from common.stage.markers import Marker
+from delta_loader.plan.chain_positions import PartitionProgress, undeclared_of
 from delta_loader.plan.held import Held, staged_from
-from delta_loader.plan.partition_progress import PartitionProgress, undeclared_of
 from delta_loader.plan.plan import AnyMarker, Load
 from delta_loader.stage.listed import Listed
 from delta_loader.tables.commits import (

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from common.ports import ObjectStore
 from common.tables.log_files import LOG, commits_after, newest_checkpoint, parsing, required_file
 from delta_loader.ports import ParallelMap
-from delta_loader.tables.live_files import LiveFile
+from delta_loader.tables.history import LiveFile
 
 _ROWS = 50_000
 _AT_A_TIME = 64

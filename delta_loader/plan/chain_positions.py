@@ -1,10 +1,15 @@
-"""Which chains have a position in the main table, and which are staged without one; which wait for a resolution."""
+"""Which chains have a position in the main table, and which are staged without one; which wait for a resolution.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+`PartitionProgress` is how far a pass found a chain to be staged and loaded.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.spans import Position, TopicPartition
-from common.stage.markers import Marker
+from common.stage.markers import Manifest, Marker
+from common.stage.undeclared import UndeclaredFields, together
 from common.tables.rollback import Rollback, RollbackKind
 from delta_loader.plan.plan import AnyMarker, ForeignMarker, MissingOrigin, Overlap, Run, next_run
 
@@ -74,3 +79,42 @@ def chains_that_wait(
     if back.kind is not RollbackKind.UNKNOWN or back.is_unplaced:
         return list(back.positions)
     return list(dict.fromkeys([*back.positions, *loadable_chains(markers_of, position_of)]))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    begins: Position
+    """The start of the lowest marker."""
+    loaded: Position | None
+    staged: Position
+    waiting: int
+    oldest_ms: int | None
+    """When the first waiting marker was made; None when none waits or it has no time."""
+    topic_id: str | None = None
+    """The id of the topic that it was staged from; None where its markers do not have one."""
+    ends: bool = True
+    """Whether ``staged`` is the chain's end. False if it is somewhere before: not all of many waiting markers were
+    read."""
+    undeclared: UndeclaredFields | None = None
+    """The fields of records that no column takes, from the markers near its position."""
+
+    @property
+    def lag(self) -> int:
+        return max(0, self.staged - (self.begins if self.loaded is None else self.loaded))
+
+
+def undeclared_of(markers: Iterable[AnyMarker]) -> UndeclaredFields | None:
+    """The sum over these markers; None if none of them has such a field."""
+    return together(manifest.undeclared for manifest in _manifests(markers) if manifest.undeclared is not None)
+
+
+def violations_of(markers: Iterable[AnyMarker]) -> Counter[str]:
+    """The sum over these markers, by rule."""
+    violations: Counter[str] = Counter()
+    for manifest in _manifests(markers):
+        violations.update(manifest.violations)
+    return violations
+
+
+def _manifests(markers: Iterable[AnyMarker]) -> Iterator[Manifest]:
+    return (marker.manifest for marker in markers if isinstance(marker, Marker) and marker.manifest is not None)

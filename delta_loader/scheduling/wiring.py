@@ -13,14 +13,13 @@ from common.settings.values import ON_MARKER
 from common.stage.notifications import NOTIFICATIONS
 from delta_loader.scheduling.jobs import Jobs
 from delta_loader.scheduling.listening import Listener
-from delta_loader.scheduling.load_trigger import LoadTrigger, StreamTrigger
+from delta_loader.scheduling.load_trigger import LoadTrigger, RequestQueue, StreamTrigger
 from delta_loader.scheduling.notifications import (
     ControlTopicNotifications,
     Notifications,
     PolledNotifications,
     StoredNotifications,
 )
-from delta_loader.scheduling.requests import RequestQueue
 from delta_loader.scheduling.schedule import Schedule
 
 

@@ -25,7 +25,6 @@ from common.stage.markers import StagedFile
 from common.tables.state import TableState
 from common.tables.table_features import COMMITS_OF_A_CATALOG
 from delta_loader.plan.plan import TableShape
-from delta_loader.spark.session_conf import LOCAL_STATE_PARTITIONS, spark_url
 from delta_loader.tables.commits import LoadedTotals
 
 PROBLEM = "_kafka_delta_express_problem"
@@ -259,3 +258,18 @@ def with_cause(error: Exception) -> str:
 
 def _line(text: str) -> str:
     return text.strip().splitlines()[0][:500] if text.strip() else ""
+
+
+STATE_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
+LOCAL_STATE_PARTITIONS = "4"
+"""Delta splits a table's state into 50 parts by default, which costs two seconds per commit on one machine."""
+TRANSACTIONS_IN_CHECKSUM = "spark.databricks.delta.setTransactionsInCrc.maxAllowed"
+MOST_TRANSACTIONS = "20000"
+
+
+def spark_url(url: str) -> str:
+    """A table's URL as Spark spells it: fsspec's ``s3`` is ``s3a``."""
+    for scheme in ("s3://", "s3n://"):
+        if url.startswith(scheme):
+            return "s3a://" + url.removeprefix(scheme)
+    return url

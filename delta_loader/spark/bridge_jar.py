@@ -2,7 +2,7 @@
 
 Rules:
 
-1. It is compiled with the JDK's ``javac`` against pyspark's jars and the locked ones (`delta_loader.spark.pairs`), once
+1. It is compiled with the JDK's ``javac`` against pyspark's jars and the locked ones (`delta_loader.spark.jars`), once
    for each version of the sources and of Delta: both are in the name of its folder in the cache. It appears there
    whole, and the same class files make the same jar.
 2. A wheel that is built where the jar is in the cache (after `make setup`) includes it, and the loader's image has it

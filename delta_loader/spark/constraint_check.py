@@ -25,17 +25,15 @@ from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
 from common.tables.changes import IdentityColumns
-from delta_loader.spark.bridge import PROBLEM, Bridge, table_errors
+from delta_loader.spark.bridge import PROBLEM, Bridge, spark_url, table_errors
 from delta_loader.spark.merging.merge_writes import event_writes
 from delta_loader.spark.merging.validation import MergeValidator
-from delta_loader.spark.session_conf import spark_url
-from delta_loader.spark.spark_writes import rows_of, staged_rows
-from delta_loader.spark.variants import with_variants
+from delta_loader.spark.spark_writes import rows_of, staged_rows, with_variants
 from delta_loader.tables.commits import DeadLetterRow, Target
 from delta_loader.tables.file_split import SparkWrite
+from delta_loader.tables.load_modes.casting import variants_of
 from delta_loader.tables.load_modes.load_mode import checks_rows
 from delta_loader.tables.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
-from delta_loader.tables.load_modes.variants import variants_of
 from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE
 
 

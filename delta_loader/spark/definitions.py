@@ -16,8 +16,7 @@ from common.schema import nullable_columns, quote_name, quote_text, schema_from_
 from common.schema.evolution import Addition
 from common.schema.types import DataType, Primitive, uses
 from delta_loader.plan.plan import TableShape
-from delta_loader.spark.bridge import Bridge, metadata_line, table_errors
-from delta_loader.spark.session_conf import spark_url
+from delta_loader.spark.bridge import Bridge, metadata_line, spark_url, table_errors
 from delta_loader.tables.load_modes.casting import Widening
 from delta_loader.tables.load_modes.layout import Layout, Template
 

@@ -43,13 +43,13 @@ from delta_loader.spark.bridge import (
     LoadTransaction,
     add_lines,
     first_line,
+    spark_url,
     table_errors,
     with_cause,
 )
 from delta_loader.spark.checkpoint_threads import Checkpoints, DueCheckpoint
 from delta_loader.spark.definitions import REMEDY, TableDefinitions
 from delta_loader.spark.merging.merge_writes import merge_within
-from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.spark_writes import WriteInputs, WriteSessions, write_within
 from delta_loader.tables.commits import (
     AlreadyLoaded,
@@ -62,9 +62,9 @@ from delta_loader.tables.commits import (
     TableCommit,
     Unknown,
 )
+from delta_loader.tables.load_modes.casting import variants_of
 from delta_loader.tables.load_modes.layout import Layout
 from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode, through_spark
-from delta_loader.tables.load_modes.variants import variants_of
 
 ABSENT = -1
 """Stands for an app id without a txn action."""

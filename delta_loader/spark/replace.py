@@ -25,10 +25,9 @@ from common.stage.data_files import ESCAPED, LONGEST_BYTES
 from common.stage.replacements import ReplacementTable
 from common.tables.table_features import IDENTITY, IDENTITY_TAKES_VALUES
 from delta_loader.load.replace_steps import Request, RequestStep, txn_id
-from delta_loader.spark.bridge import CONFLICTS, Bridge, table_errors
+from delta_loader.spark.bridge import CONFLICTS, Bridge, spark_url, table_errors
 from delta_loader.spark.long_values import needs_other_folders
-from delta_loader.spark.session_conf import spark_url
-from delta_loader.spark.variants import with_variants
+from delta_loader.spark.spark_writes import with_variants
 
 _OFFSET = "_kafka_offset"
 

@@ -24,19 +24,18 @@ from pyspark.sql import SparkSession
 
 from common.errors import ConfigError, TableError
 from common.settings import Settings
-from delta_loader.spark.bridge_jar import ensure_bridge_jar
-from delta_loader.spark.jars import ensure_jars
-from delta_loader.spark.java import start_java
-from delta_loader.spark.launch import launch_options
-from delta_loader.spark.log_store import is_s3, log_store_options
-from delta_loader.spark.native_codecs import codec_options
-from delta_loader.spark.pairs import JarGroup
-from delta_loader.spark.session_conf import (
+from delta_loader.spark.bridge import (
     LOCAL_STATE_PARTITIONS,
     MOST_TRANSACTIONS,
     STATE_PARTITIONS,
     TRANSACTIONS_IN_CHECKSUM,
 )
+from delta_loader.spark.bridge_jar import ensure_bridge_jar
+from delta_loader.spark.jars import ensure_jars
+from delta_loader.spark.launch import launch_options, start_java
+from delta_loader.spark.log_store import is_s3, log_store_options
+from delta_loader.spark.native_codecs import codec_options
+from delta_loader.spark.pairs import JarGroup
 from delta_loader.spark.trust import authorities_of, trust
 
 _S3A = "spark.hadoop.fs.s3a."

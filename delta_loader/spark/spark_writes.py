@@ -14,6 +14,10 @@ Rules:
 6. Delta's requirements on rows (generated columns, identity, defaults, constraints) are handled by its writer, in this
    transaction: the metadata that it reads and changes (an identity column's high-water mark) is committed with the
    rows.
+7. JSON text becomes VARIANT by Spark's own parser. No row is refused and nothing is lost: text that Spark does not
+   accept (a duplicate key in an object, nesting deeper than its parser supports, larger than a VARIANT may be) is kept
+   as a VARIANT that is this text. Numbers become what Spark makes of them: exact up to 38 digits, the nearest DOUBLE
+   beyond.
 """
 
 from __future__ import annotations
@@ -26,14 +30,15 @@ from functools import partial, reduce
 from threading import Lock
 
 from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.types import StringType
 
 from common.schema import backticks, quote_text, schema_from_json, schema_to_json
+from common.schema.ddl import quote_name
 from common.tables.changes import IdentityColumns, identity_fields
 from common.tables.state import TableState
 from delta_loader.plan.plan import TableShape
 from delta_loader.spark.bridge import Bridge, Line, LoadTransaction
 from delta_loader.spark.long_values import digestible, needs_other_folders, with_digests, with_values
-from delta_loader.spark.variants import with_variants
 from delta_loader.tables.commits import DeadLetterRow, LoadedTotals, TableCommit
 from delta_loader.tables.file_split import OFFSET_COLUMN, RecordPosition, SparkWrite
 from delta_loader.tables.load_modes.casting import Cast
@@ -209,3 +214,13 @@ def dead_letters_frame(
     ]
     frame = spark.createDataFrame(rows, _COLUMNS).coalesce(1)
     return frame.select(*(name for name in frame.columns if name in columns))
+
+
+def with_variants(rows: DataFrame, names: Collection[str]) -> DataFrame:
+    """The rows with those of these columns that were staged, as text, converted to VARIANT."""
+    staged = [field.name for field in rows.schema if field.name in names and isinstance(field.dataType, StringType)]
+    return rows.withColumns({name: functions.expr(_variant(quote_name(name))) for name in staged}) if staged else rows
+
+
+def _variant(text: str) -> str:
+    return f"coalesce(try_parse_json({text}), CAST({text} AS VARIANT))"

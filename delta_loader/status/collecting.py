@@ -36,7 +36,9 @@ from delta_loader.plan.chain_positions import (
     is_foreign,
     loadable_chains,
     placed_chains,
+    undeclared_of,
     unplaced_chains,
+    violations_of,
 )
 from delta_loader.plan.held import (
     Held,
@@ -49,7 +51,6 @@ from delta_loader.plan.held import (
     topic_truncated,
     unknown_partition,
 )
-from delta_loader.plan.partition_progress import undeclared_of, violations_of
 from delta_loader.plan.plan import AnyMarker, MissingOrigin, NextRun, Overlap, Run, next_run, require_splittable
 from delta_loader.ports import EndsOf, OpenStore
 from delta_loader.stage.generations import unfinished_repair

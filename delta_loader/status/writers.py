@@ -23,8 +23,8 @@ from common.settings import Stream
 from common.settings.values import StartAt
 from common.spans import Position, Topic, TopicPartition
 from common.stage.merged import ids_together, inputs_of, is_merged
+from delta_loader.plan.chain_positions import PartitionProgress
 from delta_loader.plan.held import Held, gone_from_kafka, topic_recreated
-from delta_loader.plan.partition_progress import PartitionProgress
 
 _FLUSHES = 2
 _RETRIES_S = 600.0

@@ -23,10 +23,10 @@ from delta_loader.load.report import StreamReport
 from delta_loader.loader import Loader
 from delta_loader.ports import in_turn
 from delta_loader.scheduling.jobs import REMEDY as JOB_REMEDY
-from delta_loader.scheduling.requests import RequestQueue
+from delta_loader.scheduling.load_trigger import RequestQueue
 from delta_loader.spark.checkpoint_threads import FAILING_REMEDY
 from delta_loader.stage.reading import Stage
-from delta_loader.status.kafka_watch import KafkaRefresher
+from delta_loader.status.kafka import KafkaRefresher
 from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
 

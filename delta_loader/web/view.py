@@ -35,8 +35,8 @@ from delta_loader.check_result import Level as CheckLevel
 from delta_loader.lease.holder import REMEDY as LEASE_REMEDY
 from delta_loader.load.load_stats import LoadStats, StreamStats
 from delta_loader.loader import Loader
+from delta_loader.plan.chain_positions import PartitionProgress
 from delta_loader.plan.held import Held
-from delta_loader.plan.partition_progress import PartitionProgress
 from delta_loader.scheduling.jobs import REMEDY as JOB_REMEDY
 from delta_loader.service import FAILURES_TO_RED, STUCK_REMEDY
 from delta_loader.spark.checkpoint_threads import FAILING_REMEDY

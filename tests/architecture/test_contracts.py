@@ -60,7 +60,7 @@ def test_plain_writer_imports_no_java_topologies_or_workers() -> None:
     _run("-c", _PLAIN_WRITER)
 
 
-_BORDER = {f"delta_loader/spark/{name}.py" for name in ("bridge", "java", "log_store", "session", "trust")}
+_BORDER = {f"delta_loader/spark/{name}.py" for name in ("bridge", "launch", "log_store", "session", "trust")}
 """The files that may use Java objects: the bridge to Delta, and the code that starts Java and proves its log stores."""
 
 

@@ -17,10 +17,9 @@ from common.metrics import Metrics
 from common.storage.store import FsspecStore
 from common.tables.log_files import LOG, complete_checkpoints, newest_checkpoint
 from delta_loader.plan.plan import TableShape
-from delta_loader.spark.bridge import Bridge
+from delta_loader.spark.bridge import LOCAL_STATE_PARTITIONS, STATE_PARTITIONS, Bridge
 from delta_loader.spark.checkpoint_threads import Checkpoints, DueCheckpoint
 from delta_loader.spark.delta import SparkDeltaTables
-from delta_loader.spark.session_conf import LOCAL_STATE_PARTITIONS, STATE_PARTITIONS
 from delta_loader.tables.load_modes.layout import Layout
 from delta_loader.wiring import spark_checkpoints
 from tests.conftest import Lake

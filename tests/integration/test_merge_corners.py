@@ -9,7 +9,7 @@ from common.clock import SystemClock
 from delta_loader.check_result import Level
 from delta_loader.checks.requirements import table_checks
 from delta_loader.spark.delta import SparkDeltaTables
-from delta_loader.spark.repeated_keys import RepeatedKeys
+from delta_loader.spark.merging.validation import RepeatedKeys
 from tests.conftest import Lake
 from tests.fakes.changes import ChangeStream
 from tests.reading import rows_of

@@ -7,9 +7,8 @@ from common.clock import SystemClock
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.delta_log import read_table_state
 from delta_loader.load.report import StreamReport
-from delta_loader.spark.bridge import LoadTransaction
+from delta_loader.spark.bridge import LoadTransaction, spark_url
 from delta_loader.spark.delta import SparkDeltaTables
-from delta_loader.spark.session_conf import spark_url
 from tests.conftest import Lake
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging

@@ -16,15 +16,14 @@ from common.clock import SystemClock
 from common.metrics import Metrics
 from common.settings import Settings
 from delta_loader.maintenance.live_files import live_files
-from delta_loader.maintenance.services.due import MaintenanceTask, TableRules, due
+from delta_loader.maintenance.services.due import Done, MaintenanceTask, Outcome, RunReport, TableRules, due
 from delta_loader.maintenance.services.facts import Service, TableFacts
-from delta_loader.maintenance.services.outcomes import Done, Outcome, RunReport
 from delta_loader.maintenance.services.reading import FactsReader
 from delta_loader.maintenance.services.runs import TableServices
 from delta_loader.maintenance.services.spark import SparkServices
 from delta_loader.ports import in_turn
+from delta_loader.spark.bridge import spark_url
 from delta_loader.spark.delta import SparkDeltaTables
-from delta_loader.spark.session_conf import spark_url
 from delta_loader.stage.reading import Stage
 from tests.conftest import Lake
 from tests.fakes.loading import loader_for, settings_for

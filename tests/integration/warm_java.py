@@ -27,7 +27,7 @@ from typing import IO, Any
 from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext, java_gateway
 
-from delta_loader.spark import java, session, trust
+from delta_loader.spark import launch, session, trust
 
 _STORE = "javax.net.ssl.trustStore"
 _OF_NO_CONCERN = ("PYTEST_", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
@@ -49,7 +49,7 @@ class WarmJava:
 
     def use(self) -> None:
         """Have the loader start its Java here."""
-        java.launch_gateway = self._launch  # type: ignore[attr-defined]
+        launch.launch_gateway = self._launch  # type: ignore[attr-defined]
         session.trust = self._trust  # type: ignore[attr-defined]
 
     def _trust(self, gateway: JavaGateway, authorities: Path) -> None:

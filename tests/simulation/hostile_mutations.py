@@ -8,8 +8,7 @@ from common.tables import rollback
 from delta_loader.load import settling
 from delta_loader.load import vacuum_guard as guard
 from delta_loader.maintenance.cleaning import clean
-from delta_loader.maintenance.cleaning.candidates import Candidates
-from delta_loader.maintenance.cleaning.clean import CleanUp
+from delta_loader.maintenance.cleaning.clean import Candidates, CleanUp
 from delta_loader.maintenance.cleaning.rules import file_names_in
 from delta_loader.stage import identity
 from stage_writer import assignment

@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from common.errors import StoreError
 from common.metrics import Metrics
 from delta_loader.load.report import StreamReport
-from delta_loader.scheduling.load_trigger import LoadTrigger, StreamTrigger
+from delta_loader.scheduling.load_trigger import LoadTrigger, RequestQueue, StreamTrigger
 from delta_loader.scheduling.notifications import ControlTopicNotifications, StoredNotifications
-from delta_loader.scheduling.requests import RequestQueue
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.service import LoaderService
 from stage_writer.notifications.notifier import LoaderNotifier, Notifier

@@ -46,10 +46,10 @@ from delta_loader.check_result import Check, Level
 from delta_loader.checks.preflight import failed
 from delta_loader.commands import check, clean, services, status, verify
 from delta_loader.inspect.verify.findings import Finding, Verdict, VerifiedStream
-from delta_loader.load.failures import FailureNotes
+from delta_loader.load.load_stats import FailureNotes
 from delta_loader.load.report import StreamReport
 from delta_loader.maintenance.cleaning.rules import Tally
-from delta_loader.maintenance.services import outcomes
+from delta_loader.maintenance.services import due
 from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
 from delta_loader.maintenance.services.facts import Service
 from delta_loader.plan.held import Held
@@ -475,18 +475,18 @@ def test_exit_code_of_loader_clean(
 @pytest.mark.parametrize(
     ("arguments", "result", "code"),
     [
-        ([], (outcomes.Done(), None), 0),
-        ([], (outcomes.Done(), "it is away"), 1),
-        (["--run"], (outcomes.Done(), None), 0),
-        (["--run"], (outcomes.TaskAborted("another commit"), None), 0),
-        (["--run"], (outcomes.TaskFailed("it is away"), None), 1),
-        (["--run"], (outcomes.Done(), "it is away"), 1),
-        (["--run", "--dry-run"], (outcomes.Done(), None), 2),
+        ([], (due.Done(), None), 0),
+        ([], (due.Done(), "it is away"), 1),
+        (["--run"], (due.Done(), None), 0),
+        (["--run"], (due.TaskAborted("another commit"), None), 0),
+        (["--run"], (due.TaskFailed("it is away"), None), 1),
+        (["--run"], (due.Done(), "it is away"), 1),
+        (["--run", "--dry-run"], (due.Done(), None), 2),
     ],
 )
 def test_exit_code_of_loader_services(
     arguments: list[str],
-    result: tuple[outcomes.Outcome, str | None],
+    result: tuple[due.Outcome, str | None],
     code: int,
     config: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -494,13 +494,13 @@ def test_exit_code_of_loader_services(
     outcome, failure = result
     without_signals_and_logs(services, monkeypatch)
 
-    def look_at(settings: object, *_: object) -> list[outcomes.TableSnapshot]:
+    def look_at(settings: object, *_: object) -> list[due.TableSnapshot]:
         rules = TableRules(settings.table_services, 0.0)  # type: ignore[attr-defined]
-        return [outcomes.TableSnapshot("/t", None, rules, failure=failure)]
+        return [due.TableSnapshot("/t", None, rules, failure=failure)]
 
     def parts(settings: object, *_: object, **__: object) -> object:
-        piece = outcomes.TaskReport(MaintenanceTask(Service.CHECKPOINT, "/t", "it is due"), outcome, 0.0)
-        report = outcomes.RunReport((piece,), tuple(look_at(settings)))
+        piece = due.TaskReport(MaintenanceTask(Service.CHECKPOINT, "/t", "it is due"), outcome, 0.0)
+        report = due.RunReport((piece,), tuple(look_at(settings)))
         return SimpleNamespace(run=lambda **_: report)
 
     monkeypatch.setattr(services, "inspect_tables", look_at)

@@ -32,8 +32,7 @@ from delta_loader.load.unfinished import STUCK_S
 from delta_loader.loader import Loader
 from delta_loader.scheduling.jobs import Jobs
 from delta_loader.scheduling.listening import Listener
-from delta_loader.scheduling.load_trigger import LoadTrigger, StreamTrigger
-from delta_loader.scheduling.requests import RequestQueue
+from delta_loader.scheduling.load_trigger import LoadTrigger, RequestQueue, StreamTrigger
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints, DueCheckpoint

@@ -29,8 +29,7 @@ from common.tables.state import TableState
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-from delta_loader.inspect.explain.loaded import RecordQuery, find_loading_commit
-from delta_loader.inspect.explain.offsets import Holder, OffsetReport
+from delta_loader.inspect.explain.offsets import Holder, OffsetReport, RecordQuery, find_loading_commit
 from delta_loader.inspect.explain.versions import VersionReport, markers_of, since
 from delta_loader.inspect.history import listed_versions, read_version, read_versions
 from delta_loader.maintenance.live_files import live_files
@@ -38,8 +37,7 @@ from delta_loader.ports import EndsOf, OpenStore, ParallelMap
 from delta_loader.stage.listed import Listed
 from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
-from delta_loader.tables.history import reach_of
-from delta_loader.tables.live_files import LiveFile
+from delta_loader.tables.history import LiveFile, reach_of
 
 _MOST_FILES = 20
 _AT_A_TIME = 64

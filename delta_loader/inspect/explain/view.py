@@ -9,8 +9,7 @@ from common.sizes import counted, time_text
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from common.tables.history import LoggedCommit
-from delta_loader.inspect.explain.loaded import LoadedRange
-from delta_loader.inspect.explain.offsets import Holder, OffsetLocation, OffsetReport
+from delta_loader.inspect.explain.offsets import Holder, LoadedRange, OffsetLocation, OffsetReport
 from delta_loader.inspect.explain.versions import VersionReport
 from delta_loader.tables.history import TableVersion
 

@@ -25,9 +25,8 @@ from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.merged import kafka_topic
 from delta_loader.inspect.verify.offsets import BUCKET, NO_STAMPS, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
-from delta_loader.spark.bridge import table_errors
-from delta_loader.spark.repeated_keys import RepeatedKeys
-from delta_loader.spark.session_conf import spark_url
+from delta_loader.spark.bridge import spark_url, table_errors
+from delta_loader.spark.merging.validation import RepeatedKeys
 
 _PLACE = KAFKA_COLUMNS[:3]
 _TIME = KAFKA_COLUMNS[3]

@@ -48,10 +48,9 @@ from delta_loader.inspect.verify.offsets import Bucket, Ranges
 from delta_loader.inspect.verify.reconcile import kafka_findings, reconcile, walk
 from delta_loader.inspect.verify.reconcile_facts import BucketTotals, Explained, FilteredRecords, Shape, Tables
 from delta_loader.inspect.verify.same_records import other_records, other_topic, staged_spans
-from delta_loader.load.merged_keys import KeyReader
+from delta_loader.load.merged_keys import KeyReader, how_merged
 from delta_loader.ports import OpenScannedStore, ParallelMap
 from delta_loader.tables.history import TableVersion
-from delta_loader.tables.merging.merged_before import how_merged
 
 _NAMED = 8  # files and ranges named in one sentence
 

@@ -8,32 +8,51 @@ Rules:
    of this stage), any staged replacement, or any version of the table that can still be read (rules.py).
 3. Anything unreadable counts as referring to everything: a marker keeps its Kafka partition's files, a log its table's.
    So does a stream of another config that loads the same topics into the table: its stage is not read.
-4. Copies of late claims are removed too once they are old, and outboxes that no marker names (settled_outboxes.py).
+4. Copies of late claims are removed too once they are old, and outboxes that no marker names (rule 7).
    Copies of a rewind stay: writers recognize it by them.
 5. Ages are by the store's own clock: the time of an object that was just written.
+6. A file is identified by its name, which is unique; any reference to that name excludes it, in any folder.
+7. An outbox is removed if it is older than the safe age, and neither a marker of its chain nor the chain's origin names
+   it (common/stage/task_files.py, rule 7): it is of a lost claim, or of a chain abandoned after a partial delivery.
+   Outboxes are listed before the markers: one that gets its marker in between is younger, and is kept. The origin is
+   read after the markers: a rewind writes it before it removes one. A marker that cannot be read, or disappears during
+   the check, keeps all outboxes of its chain; so does an origin that cannot be read. An object that is not named like
+   an outbox is left alone.
+8. On its schedule it runs in the background of the loads, and never makes one fail: an error is logged, and the next
+   scheduled time is the next try.
 """
 
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from datetime import datetime
 from functools import cache
 from itertools import islice
 from typing import Protocol, TypeVar
 
-from common.errors import StoreError, TableError
-from common.ports import StoredObject
+from structlog.typing import FilteringBoundLogger
+
+from common import metrics as catalogue
+from common.errors import KafkaDeltaExpressError, MarkerError, StoreError, TableError
+from common.metrics import Metrics
+from common.ports import ObjectStore, StoredObject
 from common.settings import Settings
+from common.settings.services import OFF
+from common.spans import TopicPartition
 from common.stage.appeared_routes import with_appeared
-from common.stage.markers import DONE, STRAY, MarkerName, is_late_path
+from common.stage.chain_origins import newest_origin
+from common.stage.data_files import shortened
+from common.stage.markers import DONE, STRAY, MarkerName, folder_of, is_late_path, marker_from_bytes
 from common.stage.replacements import REPLACE
+from common.stage.task_files import OUTBOX, OutboxName
 from common.storage.listing import Upload
 from common.storage.store import store_time_ms
 from common.tables.files import referenced_files
 from common.tables.history import LoggedCommit, read_history, store_lines
 from common.tables.log_files import COMMIT, LOG
-from delta_loader.maintenance.cleaning.candidates import Candidates
 from delta_loader.maintenance.cleaning.rules import Area, Tally, areas, file_names_in, other_stage, require_safe
-from delta_loader.maintenance.cleaning.settled_outboxes import settled_outboxes
 from delta_loader.ports import ParallelMap, ScannedStore
+from delta_loader.scheduling.schedule import Schedule
 
 Item = TypeVar("Item")
 _AT_A_TIME = 1000
@@ -45,6 +64,41 @@ class CleanStore(ScannedStore, Protocol):
 
     def abort(self, upload: Upload) -> None:
         """Abort an upload; no object is created."""
+
+
+class Candidates:
+    """The files that may be removed, by area (a number), in a temporary database: a million of them cost no memory."""
+
+    def __init__(self) -> None:
+        # A file that SQLite creates when its cache is full, and deletes by itself.
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.execute("CREATE TABLE files (name, area, path, size, modified, topic, partition)")
+        self._database.execute("CREATE INDEX by_name ON files (name)")
+        self._database.execute("BEGIN")
+
+    def close(self) -> None:
+        self._database.close()
+
+    def add(self, area: int, item: StoredObject, topic: str, partition: int) -> None:
+        name = item.path.rpartition("/")[2]
+        row = (name, area, item.path, item.size_bytes, item.modified_ms, topic, partition)
+        self._database.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def keep(self, names: Iterable[str]) -> None:
+        self._database.executemany("DELETE FROM files WHERE name = ?", ((name,) for name in names))
+
+    def keep_partition(self, topic: str, partition: int) -> None:
+        """Exclude all files of a chain, whose names have the topic as `shortened` leaves it."""
+        self._database.execute("DELETE FROM files WHERE topic = ? AND partition = ?", (shortened(topic), partition))
+
+    def keep_area(self, area: int) -> None:
+        self._database.execute("DELETE FROM files WHERE area = ?", (area,))
+
+    def left(self, area: int) -> Iterator[StoredObject]:
+        """The unreferenced files, by path."""
+        query = "SELECT path, size, modified FROM files WHERE area = ? ORDER BY path"
+        for path, size_bytes, modified_ms in self._database.execute(query, (area,)):
+            yield StoredObject(path, size_bytes, modified_ms)
 
 
 class CleanUp:
@@ -179,3 +233,72 @@ def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
 def _below_table(path: str) -> str:
     """A file's path relative to its table, from its path below the stage's ``data/``."""
     return path.partition("/")[2]
+
+
+def settled_outboxes(stage: ScannedStore, parallel: ParallelMap, before_ms: int) -> list[StoredObject]:
+    """The outboxes that may be removed. Raises StoreError."""
+    by_chain: dict[TopicPartition, list[StoredObject]] = {}
+    for item in stage.scan(OUTBOX):
+        name = OutboxName.parse(item.path) if item.modified_ms < before_ms else None
+        if name is not None:
+            by_chain.setdefault(name.partition, []).append(item)
+    left: list[StoredObject] = []
+    for partition, files in by_chain.items():
+        named = _named(stage, parallel, partition)
+        if named is not None:
+            left += [item for item in files if item.path not in named]
+    return left
+
+
+def _named(stage: ObjectStore, parallel: ParallelMap, partition: TopicPartition) -> set[str] | None:
+    """The outboxes that the markers of a chain and its origin name; None if one cannot be read (rule 7)."""
+    paths = [item.path for item in stage.list(folder_of(partition))]
+    named: set[str] = set()
+    try:
+        for path, data in zip(paths, parallel(stage.read, paths), strict=True):
+            name = MarkerName.parse(path)
+            if name is None or data is None:
+                return None
+            manifest = marker_from_bytes(name, data).manifest
+            named.update(() if manifest is None else manifest.outboxes)
+        origin = newest_origin(stage, partition)
+        named.update(() if origin is None else origin.outboxes)
+    except MarkerError:
+        return None
+    return named
+
+
+class ScheduledCleanUp:
+    def __init__(self, settings: Settings, work: CleanUp, log: FilteringBoundLogger, metrics: Metrics) -> None:
+        """Raises UsageError for an age that is not safe."""
+        self._older_than_s = settings.loader.clean_up_older_than_s
+        self._schedule = None if settings.loader.clean_up == OFF else Schedule(settings.loader.clean_up)
+        if self._schedule is not None:
+            require_safe(settings, self._older_than_s)
+        self._work = work
+        self._log = log
+        self._metrics = metrics
+        self._due: datetime | None = None
+
+    def run_due(self, now: datetime) -> None:
+        """Clean up if it is due; the first time is one interval after the start."""
+        if self._schedule is None:
+            return
+        if self._due is None:
+            self._due = self._schedule.next_after(now, now)
+        if now < self._due:
+            return
+        self._due = self._schedule.next_after(now, now)
+        try:
+            tallies = self._work.run(self._older_than_s, remove=True)
+        except KafkaDeltaExpressError as error:
+            self._log.error("clean-up failed", problem=error.problem, remedy=error.remedy)
+            return
+        for tally in tallies:
+            if tally.failure is not None:
+                self._log.error("not cleaned up", url=tally.url, problem=tally.failure)
+            elif tally.count:
+                self._metrics.add(catalogue.LOADER_CLEANED, tally.count, what=tally.what.replace(" ", "_"))
+                self._log.info(
+                    "cleaned up", url=tally.url, what=tally.what, count=tally.count, size_bytes=tally.size_bytes
+                )

@@ -14,12 +14,15 @@ Rules:
 4. VACUUM follows the table's own retention. It is refused if nothing then protects a file that is staged and not loaded
    (tables/vacuum.py): the retention is zero, or shorter than a flush and a load may take. It is postponed while such a
    file has waited almost that long, unless VACUUM reads the log instead of the folder (lite), which never contains one.
+5. In the SQL of a task, a value is compared with its column's type, by casting Delta's own text of it, so exactly the
+   partition itself is matched.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.remedies import CONFIG
+from common.schema import DataType, Primitive, quote_name, quote_text, type_to_ddl
 from common.settings.services import TableServicesSettings, VacuumMode
 from common.settings.values import duration_text
 from common.sizes import counted, size_text
@@ -224,3 +227,75 @@ def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> MaintenanceTas
 
 def _is_young(facts: TableFacts, now_ms: int) -> bool:
     return now_ms - facts.log.oldest_ms < (retention_s(facts.properties) or 0.0) * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The task's commit is in the table."""
+
+    files_removed: int = 0
+    files_added: int = 0
+    bytes_removed: int = 0
+    bytes_added: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAborted:
+    """Another commit came in between, or the run was stopped: nothing was changed, and the next run checks again."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    problem: str
+
+
+Outcome = Done | TaskAborted | TaskFailed
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    task: MaintenanceTask
+    outcome: Outcome
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    url: str
+    facts: TableFacts | None
+    """None when there is no table yet, or it could not be read."""
+    rules: TableRules
+    due: Due = NOTHING
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    tasks: tuple[TaskReport, ...]
+    snapshots: tuple[TableSnapshot, ...]
+    left: tuple[MaintenanceTask, ...] = ()
+    stopped_by: str = ""
+    """Why; empty when nothing is left."""
+
+
+def where(partitions: Sequence[PartitionValues], types: Mapping[str, DataType]) -> str:
+    """The condition that selects these partitions; empty for the whole table."""
+    conditions = [" AND ".join(_is(name, value, types.get(name)) for name, value in values) for values in partitions]
+    return " OR ".join(f"({text})" for text in conditions if text)
+
+
+def _is(name: str, value: str | None, data_type: DataType | None) -> str:
+    if value is None:
+        return f"{quote_name(name)} IS NULL"
+    literal = quote_text(value)
+    if data_type is not None and data_type is not Primitive.STRING:
+        literal = f"CAST({literal} AS {type_to_ddl(data_type)})"
+    return f"{quote_name(name)} = {literal}"
+
+
+def z_order_by(columns: Sequence[str]) -> str:
+    """The ZORDER BY clause; empty for no columns."""
+    names = [".".join(quote_name(part) for part in column.split(".")) for column in columns]
+    return f" ZORDER BY ({', '.join(names)})" if names else ""

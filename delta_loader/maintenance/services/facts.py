@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import cast
 
-from delta_loader.tables.live_files import LiveFile
+from delta_loader.tables.history import LiveFile
 
 PartitionValues = tuple[tuple[str, str | None], ...]
 """Partition columns with their values as Delta writes them; empty for a table without partitions."""

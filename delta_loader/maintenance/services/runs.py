@@ -1,4 +1,4 @@
-"""One run of the table services: checks all tables and runs due tasks one by one.
+"""Runs of the table services, on their schedule or by hand: checks all tables and runs due tasks one by one.
 
 Rules:
 
@@ -8,11 +8,21 @@ Rules:
    window, the budget. A task that has started is finished.
 3. An error of one table is reported, and does not affect the others; the rest of that service's tasks for it is
    skipped.
+4. A load that is due goes first, and waits for nothing: it runs in its own thread, with its own tasks. While one runs,
+   no maintenance task starts, even when the load takes longer than the pass that it started in; a task that has started
+   continues in the background, with one Spark task at a time. Maintenance of a table thus never keeps records from it,
+   no matter how long it takes; and tasks are sized so that they do not take long.
+5. On their schedule, services run while this loader may load (it holds the lease), and stop before the next task when
+   it no longer may. A scheduled run outside of the window starts with the window. An interval's first run is at the
+   start: the tables themselves show the due tasks, so an extra run does nothing. After an error, the next scheduled
+   time is the next try.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from threading import Event
 from typing import Protocol, assert_never
 
 from structlog.typing import FilteringBoundLogger
@@ -22,18 +32,24 @@ from common.errors import KafkaDeltaExpressError
 from common.metrics import Metrics
 from common.ports import Clock
 from common.settings import Settings
-from delta_loader.maintenance.services.due import NOTHING, MaintenanceTask, TableRules, due
-from delta_loader.maintenance.services.facts import Service, TableFacts
-from delta_loader.maintenance.services.outcomes import (
+from common.settings.cron import CRON_FIELDS
+from common.settings.services import TableServicesSettings
+from delta_loader.maintenance.services.due import (
+    NOTHING,
     Done,
+    MaintenanceTask,
     Outcome,
     RunReport,
+    TableRules,
     TableSnapshot,
     TaskAborted,
     TaskFailed,
     TaskReport,
+    due,
 )
+from delta_loader.maintenance.services.facts import Service, TableFacts
 from delta_loader.maintenance.services.reading import first_stream_of, rules_of, tables_of
+from delta_loader.scheduling.schedule import Schedule
 
 
 class ServiceWork(Protocol):
@@ -200,3 +216,61 @@ def _inspected(
             continue
         tasks_due = NOTHING if facts is None else due(facts, rules, clock.wall_ms())
         yield TableSnapshot(url, facts, rules, tasks_due)
+
+
+_LOAD_LOOK_S = 0.1
+
+
+class ScheduledServices:
+    """Runs `TableServices` on a schedule; a job polls whether it is due."""
+
+    def __init__(
+        self,
+        services: TableServices,
+        settings: TableServicesSettings,
+        may_run: Callable[[], bool],
+        *,
+        is_loading: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``is_loading`` is true while a load runs that outlived its pass.
+
+        Raises ConfigError for an invalid cron line.
+        """
+        self._is_loading = is_loading
+        self._services = services
+        self._settings = settings
+        self._schedule = Schedule(settings.schedule)
+        self._may_run = may_run
+        self._stopped = Event()
+        self._free = Event()
+        self._free.set()
+        now, is_cron = datetime.now(UTC), len(settings.schedule.split()) == CRON_FIELDS
+        self._due = self._schedule.next_after(now, now) if is_cron else now
+
+    def close(self) -> None:
+        """End the running task; the thread in `look` waits for it."""
+        self._stopped.set()
+        self._services.cancel()
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """While a load runs, no task starts (rule 4)."""
+        self._free.clear()
+        try:
+            yield
+        finally:
+            self._free.set()
+
+    def run_due(self) -> None:
+        now = datetime.now(UTC)
+        if self._stopped.is_set() or now < self._due or not self._settings.may_begin(now) or not self._may_run():
+            return
+        self._due = self._schedule.next_after(now, now)
+        self._services.run(self._may_begin)
+
+    def _may_begin(self) -> bool:
+        """Wait until no load runs; False when no task may start anymore (rule 5)."""
+        while not self._free.is_set() or self._is_loading():
+            if self._stopped.wait(_LOAD_LOOK_S):
+                break
+        return not self._stopped.is_set() and self._may_run()

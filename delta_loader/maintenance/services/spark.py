@@ -22,12 +22,18 @@ from pyspark.sql import Row, SparkSession
 
 from common.schema import quote_name, schema_from_json
 from common.settings.services import VacuumMode
-from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
+from delta_loader.maintenance.services.due import (
+    Done,
+    MaintenanceTask,
+    Outcome,
+    TableRules,
+    TaskAborted,
+    TaskFailed,
+    where,
+    z_order_by,
+)
 from delta_loader.maintenance.services.facts import Service
-from delta_loader.maintenance.services.outcomes import Done, Outcome, TaskAborted, TaskFailed
-from delta_loader.maintenance.services.sql import where, z_order_by
-from delta_loader.spark.bridge import CONFLICTS, Bridge, first_line, table_errors
-from delta_loader.spark.session_conf import spark_url
+from delta_loader.spark.bridge import CONFLICTS, Bridge, first_line, spark_url, table_errors
 
 POOL = "table_services"
 _GROUP = "kafka-delta-express-table-services"

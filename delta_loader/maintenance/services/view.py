@@ -8,10 +8,9 @@ from typing import assert_never
 
 from common.json_value import Json
 from common.sizes import counted, size_text, time_text
-from delta_loader.maintenance.services.due import MaintenanceTask
-from delta_loader.maintenance.services.facts import Service, ServiceRun, TableFacts
-from delta_loader.maintenance.services.outcomes import (
+from delta_loader.maintenance.services.due import (
     Done,
+    MaintenanceTask,
     Outcome,
     RunReport,
     TableSnapshot,
@@ -19,6 +18,7 @@ from delta_loader.maintenance.services.outcomes import (
     TaskFailed,
     TaskReport,
 )
+from delta_loader.maintenance.services.facts import Service, ServiceRun, TableFacts
 
 
 def tables_to_json(snapshots: Sequence[TableSnapshot]) -> Json:

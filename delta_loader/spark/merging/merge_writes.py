@@ -22,11 +22,9 @@ from pyspark.sql import DataFrame, functions
 
 from common.schema import backticks, quote_name, schema_from_json, schema_to_json
 from common.tables.changes import MergeBy, staged_columns
-from delta_loader.spark.bridge import Bridge, LoadTransaction
+from delta_loader.spark.bridge import Bridge, LoadTransaction, spark_url
 from delta_loader.spark.long_values import needs_other_folders
-from delta_loader.spark.session_conf import spark_url
-from delta_loader.spark.spark_writes import WriteInputs, WriteSessions, codec_of, rows_of
-from delta_loader.spark.variants import with_variants
+from delta_loader.spark.spark_writes import WriteInputs, WriteSessions, codec_of, rows_of, with_variants
 from delta_loader.tables.commits import TableCommit
 from delta_loader.tables.file_split import SparkWrite
 from delta_loader.tables.merging.bounds import bounded_keys, key_bounds

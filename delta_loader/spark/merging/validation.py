@@ -2,6 +2,8 @@
 
 It costs one scan of the staged events if the checks use staged columns only. Checks on other columns of the table
 require a join with the table; so do soft deletes, where the table would not accept the row of a delete alone.
+
+`RepeatedKeys` finds the keys of several rows, into which no event is merged.
 """
 
 import uuid
@@ -9,18 +11,17 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from common.schema import backticks, quote_name, schema_from_json
 from common.tables.changes import DELETE_COLUMN, RESERVED, MergeBy
 from common.tables.table_features import GENERATED
-from delta_loader.spark.bridge import PROBLEM, Bridge
+from delta_loader.spark.bridge import PROBLEM, Bridge, spark_url, table_errors
 from delta_loader.spark.merging.merge_writes import events_of
-from delta_loader.spark.session_conf import spark_url
-from delta_loader.spark.variants import with_variants
+from delta_loader.spark.spark_writes import with_variants
 from delta_loader.tables.commits import Target
 from delta_loader.tables.file_split import SparkWrite
-from delta_loader.tables.load_modes.variants import variants_of
+from delta_loader.tables.load_modes.casting import variants_of
 from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
 from delta_loader.tables.merging.unmatched_deletes import (
     JUDGED_PLACE,
@@ -125,3 +126,26 @@ class MergeValidator:
 
     def _quoted(self, names: Sequence[str]) -> list[str]:
         return [quote_name(name) for name in names]
+
+
+_MOST_KEYS = 2000
+_COUNT = f"{RESERVED}count"
+
+
+class RepeatedKeys:
+    """A `delta_loader.load.merged_keys.KeyReader` in one Spark session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def repeated_keys(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
+        """As in `KeyReader`."""
+        with table_errors("read the keys of", url, "see the log; the next run tries again"):
+            rows = self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
+            rows = rows if where is None else rows.where(where)
+            named = rows.select(*(functions.col(key).alias(key.replace("`", "")) for key in keys))
+            columns = [functions.col(backticks(name)) for name in named.columns]
+            twice = named.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(_COUNT))
+            twice = twice.where(f"{_COUNT} > 1").orderBy(*columns).limit(_MOST_KEYS)
+            repeated = twice.select(functions.to_json(functions.struct(*columns))).collect()
+        return [str(row[0]) for row in repeated]

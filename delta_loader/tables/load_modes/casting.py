@@ -10,6 +10,8 @@ Rules:
 3. A column is widened only as Delta's type widening allows, to the narrowest type that takes both. Where there is none
    the type stays, and rule 2 decides. A type is only ever widened, so two writers that disagree never make it
    alternate.
+4. A VARIANT column of the table itself, not a field inside of one, is staged as JSON text: writers have no such type,
+   and keep a value's text exactly (``formats: {column: json}``). Spark converts it when rows are loaded.
 """
 
 from collections.abc import Iterator
@@ -23,7 +25,6 @@ from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import INTEGER_BITS, ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
 from common.schema.widening import FRACTIONS, widened
 from common.tables.table_features import GENERATED, IDENTITY
-from delta_loader.tables.load_modes.variants import staged_form
 
 ELEMENT, KEY, VALUE = "element", "key", "value"
 """Digits before the decimal point of the narrowest DECIMAL that Delta widens an integer to."""
@@ -191,3 +192,14 @@ def _widenings(path: tuple[str, ...], table: DataType, staged: DataType) -> Iter
             wider = widened(table, staged)
             if wider is not None and wider != table:
                 yield Widening(path, wider)
+
+
+def variants_of(schema: str) -> tuple[str, ...]:
+    return tuple(field.name for field in schema_from_json(schema) if field.type is Primitive.VARIANT)
+
+
+def staged_form(columns: StructType) -> StructType:
+    """The table's columns with the types that are staged for them."""
+    return StructType(
+        tuple(replace(field, type=Primitive.STRING) if field.type is Primitive.VARIANT else field for field in columns)
+    )

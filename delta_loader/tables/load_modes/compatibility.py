@@ -32,9 +32,8 @@ from common.tables.changes import HISTORY_COLUMNS, IS_CURRENT
 from common.tables.schema_compatibility import columns_setting, partitioning_problem, type_problems
 from common.tables.table_features import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
 from delta_loader.plan.plan import TableShape
-from delta_loader.tables.load_modes.casting import cast_type
+from delta_loader.tables.load_modes.casting import cast_type, staged_form
 from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode, through_spark
-from delta_loader.tables.load_modes.variants import staged_form
 
 _MADE_BY_DELTA = frozenset({GENERATED, IDENTITY, DEFAULT})
 

@@ -19,8 +19,8 @@ from common.stage.idle import IdleFact, StreamFact, facts_to_bytes, idle_path
 from common.stage.markers import GONE, VERSION, MarkerName, manifest_to_bytes
 from common.stage.undeclared import UndeclaredFields
 from common.tables.urls import comparable
-from delta_loader.load.conflict_backoff import CONFLICTS_TO_FAILURE, SECONDS_TO_FAILURE
-from delta_loader.load.failures import FailureNotes
+from delta_loader.load.committer import CONFLICTS_TO_FAILURE, SECONDS_TO_FAILURE
+from delta_loader.load.load_stats import FailureNotes
 from delta_loader.plan.held import MainTable, missing_file
 from delta_loader.plan.held import held as held_by_plan
 from delta_loader.plan.plan import MissingOrigin

@@ -10,8 +10,14 @@ from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit
-from delta_loader.inspect.explain.loaded import LoadedRange, RecordQuery, find_loading_commit
-from delta_loader.inspect.explain.offsets import Holder, OffsetLocation, OffsetReport
+from delta_loader.inspect.explain.offsets import (
+    Holder,
+    LoadedRange,
+    OffsetLocation,
+    OffsetReport,
+    RecordQuery,
+    find_loading_commit,
+)
 from delta_loader.inspect.explain.versions import VersionReport
 from delta_loader.inspect.explain.view import offset_to_json, offset_to_text, version_to_json
 from delta_loader.plan.held import Held

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from delta_loader.load.conflict_backoff import CONFLICTS_TO_FAILURE, SECONDS_TO_FAILURE, ConflictBackoff
+from delta_loader.load.committer import CONFLICTS_TO_FAILURE, SECONDS_TO_FAILURE, ConflictBackoff
 from tests.fakes.clock import IdleClock
 
 

@@ -14,10 +14,9 @@ from common.tables.changes import MergeBy, MergedBy
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.history import LoggedCommit
 from delta_loader.commands.summary import as_text
-from delta_loader.load.merged_keys import MergedKeys
+from delta_loader.load.merged_keys import MergedKeys, changed_sequence
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import TableCommit, Target
-from delta_loader.tables.merging.merged_before import changed_sequence
 from tests.fakes.changes import ChangeStream
 from tests.fakes.delta_tables import MemoryDeltaTables
 

@@ -23,9 +23,8 @@ from common.stage.task_files import OutboxName
 from common.storage.listing import Upload
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
-from delta_loader.maintenance.cleaning.clean import CleanUp
+from delta_loader.maintenance.cleaning.clean import CleanUp, ScheduledCleanUp
 from delta_loader.maintenance.cleaning.rules import Area, Tally, as_json, as_text, file_names_in, require_safe
-from delta_loader.maintenance.cleaning.schedule import ScheduledCleanUp
 from delta_loader.ports import in_turn
 from tests.builders import required, settings_of
 from tests.fakes.loading import settings_for

@@ -7,7 +7,7 @@ import pytest
 
 from common.schema import Primitive
 from common.settings.services import TableServicesSettings, VacuumMode
-from delta_loader.maintenance.services.due import MaintenanceTask, TableRules, due
+from delta_loader.maintenance.services.due import MaintenanceTask, TableRules, due, where, z_order_by
 from delta_loader.maintenance.services.facts import (
     LogFacts,
     PartitionFacts,
@@ -18,8 +18,7 @@ from delta_loader.maintenance.services.facts import (
     joined_vacuums,
     run_of,
 )
-from delta_loader.maintenance.services.sql import where, z_order_by
-from delta_loader.tables.live_files import LiveFile
+from delta_loader.tables.history import LiveFile
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

@@ -14,12 +14,18 @@ from common.clock import SystemClock
 from common.errors import TableError
 from common.metrics import Metrics
 from common.settings import Settings
-from delta_loader.maintenance.services.due import MaintenanceTask, TableRules
+from delta_loader.maintenance.services.due import (
+    Done,
+    MaintenanceTask,
+    Outcome,
+    RunReport,
+    TableRules,
+    TaskAborted,
+    TaskFailed,
+)
 from delta_loader.maintenance.services.facts import LogFacts, PartitionFacts, Service, ServiceRun, TableFacts
-from delta_loader.maintenance.services.outcomes import Done, Outcome, RunReport, TaskAborted, TaskFailed
 from delta_loader.maintenance.services.reading import rules_of, tables_of
-from delta_loader.maintenance.services.runs import TableServices, inspect_tables
-from delta_loader.maintenance.services.thread import ScheduledServices
+from delta_loader.maintenance.services.runs import ScheduledServices, TableServices, inspect_tables
 from delta_loader.maintenance.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
 from delta_loader.scheduling.jobs import Jobs
 from delta_loader.scheduling.stream_scheduler import StreamScheduler

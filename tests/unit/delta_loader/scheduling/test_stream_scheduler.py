@@ -16,7 +16,7 @@ from common.settings import Settings
 from common.spans import MAX_POSITION, Topic
 from common.stage.idle import StreamFact
 from common.tables.state import TableState
-from delta_loader.load.pools import OwnPools
+from delta_loader.commands.parts import OwnPools
 from delta_loader.load.ports import Ports
 from delta_loader.load.report import StreamReport
 from delta_loader.load.valid_through import ValidThrough

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from common.downloads import read_lock
-from delta_loader.spark.pairs import LOCK
+from delta_loader.spark.jars import LOCK
 from devservices.bill_of_jars import main
 
 

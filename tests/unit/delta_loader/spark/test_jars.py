@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 from common.errors import BuildError
 from delta_loader.spark.bridge_jar import built_jar
-from delta_loader.spark.pairs import installed, is_release, locked_jars
+from delta_loader.spark.jars import installed, is_release, locked_jars
 from devservices.spark_pairs import OLDER_PAIRS
 
 PROJECT = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text("utf-8"))["project"]

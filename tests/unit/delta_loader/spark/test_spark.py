@@ -7,10 +7,9 @@ import pytest
 
 from common.settings import Settings
 from delta_loader.scheduling.schedule import Schedule
-from delta_loader.spark.bridge import with_cause
+from delta_loader.spark.bridge import spark_url, with_cause
 from delta_loader.spark.log_store import CLASS, LOCAL_CLASS, is_ours
 from delta_loader.spark.session import jar_groups, s3_options, session_options
-from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.trust import authorities_of
 from tests.builders import settings_of
 

@@ -9,7 +9,7 @@ from common.schema import parse_ddl
 from common.schema.spark_json import schema_to_json
 from common.settings import Stream
 from common.tables.state import TableState
-from delta_loader.load.creating import Creator
+from delta_loader.load.table_preparation import Creator
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.load_modes.layout import Layout, Template, layout_of, like, with_statistics
 from tests.fakes.delta_tables import MemoryDeltaTables
