@@ -33,14 +33,18 @@ class DeltaTables(Protocol):
     def create(self, url: str, shape: TableShape) -> None:
         """Create an empty table; does nothing when one exists, even with another shape."""
 
+    def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
+        """The same for a table with more than columns; with ``nullable``, every column accepts nulls in any case."""
+
+    def template(self, url: str) -> Template | None:
+        """The table to use as a template; None when it does not exist."""
+
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """Carry out a commit, if the table is unchanged since the plan. Atomic; an unknown result is looked up.
 
         A rollback since the version in the target counts as a change.
         """
 
-
-class ColumnAdder(Protocol):
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
         """Add columns to a table, also inside its structs, by a commit that does nothing else.
 
@@ -52,19 +56,6 @@ class ColumnAdder(Protocol):
 
         Raises TableError for a type that the table does not accept.
         """
-
-
-class TableMaker(Protocol):
-    """Creates tables with more than columns."""
-
-    def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
-        """Create an empty table by one commit; does nothing when one exists, even with another shape.
-
-        ``nullable``: every column accepts nulls, regardless of the shape. Raises TableError.
-        """
-
-    def template(self, url: str) -> Template | None:
-        """The table to use as a template; None when it does not exist. Raises TableError."""
 
 
 class ParallelMap(Protocol):

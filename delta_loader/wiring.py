@@ -51,7 +51,7 @@ def spark_ports(
     metrics: Metrics,
 ) -> Ports:
     """The ports of a service whose ``tables`` are those of a running session."""
-    store, definitions = stage_store(settings), tables.definitions
+    store = stage_store(settings)
     replacer = SparkReplacer(spark, settings.stage.url)
     refusal_reader = ConstraintChecker(spark, settings.stage.url)
     dead_letters, begin = refusal_reader.dead_letters, KafkaTransactions.begin
@@ -65,15 +65,13 @@ def spark_ports(
         new_id=new_id,
         log=log,
         metrics=metrics,
-        columns=definitions,
-        valid_through=_valid_through(settings, definitions, log),
-        maker=definitions,
+        valid_through=_valid_through(settings, tables, log),
         registering=registering_of(settings, spark),
         refusing=RefusalPorts(refusal_reader, RawRecordFetcher(settings)),
         sends_refused=sends,
         partitions=KafkaPartitions(settings, SystemClock()),
         merged_keys=MergedKeys(RepeatedKeys(spark)),
-        replacements=Replacements(store, tables, replacer, new_id, log, metrics, definitions, sends.replayed),
+        replacements=Replacements(store, tables, replacer, new_id, log, metrics, sends.replayed),
     )
 
 

@@ -16,13 +16,11 @@ from common.stage.idle import StreamFact
 from common.tables.transactions import TxnIds
 from delta_loader.load.merged_keys import MergedKeys
 from delta_loader.ports import (
-    ColumnAdder,
     DeltaTables,
     NewId,
     OpenStore,
     ParallelMap,
     StreamRunner,
-    TableMaker,
     run_in_order,
 )
 from delta_loader.stage.reading import Stage
@@ -96,12 +94,8 @@ class Ports:
     metrics: Metrics
     replacements: Replacements | None = None
     """None where requests to replace ranges are not possible."""
-    columns: ColumnAdder | None = None
-    """None if no table gains columns."""
     valid_through: ValidThrough | None = None
     """None if no table has the property."""
-    maker: TableMaker | None = None
-    """None if all tables are created with defaults."""
     refusing: RefusalPorts | None = None
     """None if no table refuses rows."""
     sends_refused: SendRefused | None = None

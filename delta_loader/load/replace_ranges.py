@@ -48,7 +48,7 @@ from delta_loader.load.replace_steps import (
 )
 from delta_loader.plan.held import Held
 from delta_loader.plan.plan import TableShape
-from delta_loader.ports import ColumnAdder, DeltaTables, NewId
+from delta_loader.ports import DeltaTables, NewId
 from delta_loader.tables.commits import Target
 
 
@@ -91,7 +91,6 @@ class Replacements:
     new_id: NewId
     log: FilteringBoundLogger
     metrics: Metrics = field(default_factory=Metrics)
-    columns: ColumnAdder | None = None
     sends: SendReplayed = lambda _stream, _request: 0
     stepped: Callable[[], None] = lambda: None
     """Called after each finished step, which may be a Spark job over a whole range."""
@@ -261,14 +260,14 @@ class Replacements:
     def _with_columns_of(self, request: Request, stream: Stream, target: Target) -> Target:
         """The table with the columns that only the staged rows have, where the stream's tables gain columns."""
         table, gains = request.content.of(target.url), stream.record.evolves or stream.evolution is not Evolution.STRICT
-        if not gains or self.columns is None or table is None or table.kind is not TableKind.ROWS:
+        if not gains or table is None or table.kind is not TableKind.ROWS:
             return target
         try:
             lacking = additions(schema_from_json(target.shape.schema), schema_from_json(table.schema))
         except SchemaError:
             return target  # the comparison reports it
         if lacking and table.files:
-            self.columns.add_columns(target.url, lacking)
+            self.tables.add_columns(target.url, lacking)
             self.log.info("columns added", table=target.url, columns=[str(column) for column in lacking])
             return self._target(target.url) or target
         return target

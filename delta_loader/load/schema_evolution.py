@@ -37,7 +37,6 @@ from common.settings.values import Evolution
 from common.stage.markers import Marker
 from common.stage.versions import Evolved, agreed_columns, latest
 from delta_loader.plan.plan import TableShape
-from delta_loader.ports import ColumnAdder
 from delta_loader.tables.commits import Target
 from delta_loader.tables.load_modes.casting import Widening, widenings
 
@@ -48,12 +47,11 @@ _ROUNDS = 3
 
 
 class SchemaEvolution:
-    def __init__(self, stream: Stream, ports: Ports, adder: ColumnAdder, log: FilteringBoundLogger) -> None:
+    def __init__(self, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> None:
         self._stream = stream
         self._by_route = stream.gains_by_table
         self._stage = ports.stage.store
         self._tables = ports.tables
-        self._adder = adder
         self._clock = ports.clock
         self._log = log
         self._metrics = ports.metrics
@@ -64,7 +62,7 @@ class SchemaEvolution:
     def if_configured(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> SchemaEvolution | None:
         """The evolution of a stream's tables; None for a stream that changes no table."""
         changes = stream.record.evolves or stream.evolution is not Evolution.STRICT
-        return cls(stream, ports, ports.columns, log) if changes and ports.columns is not None else None
+        return cls(stream, ports, log) if changes else None
 
     def evolve(self, table: Target, shape: TableShape, markers: Sequence[Marker]) -> bool:
         """Add the columns that files of a shape need and that markers offer; returns whether the table may differ.
@@ -129,7 +127,7 @@ class SchemaEvolution:
     def _add(self, url: str, added: Sequence[Addition]) -> TableError | None:
         """Add columns by one commit; returns why the table does not take them."""
         try:
-            self._adder.add_columns(url, added)
+            self._tables.add_columns(url, added)
         except TableError as error:
             return error
         self._metrics.add(catalogue.LOADER_COLUMNS_GAINED, len(added), app_id=self._stream.app_id)
@@ -185,7 +183,7 @@ class SchemaEvolution:
 
     def _widen(self, url: str, widening: Widening) -> None:
         try:
-            self._adder.widen(url, widening)
+            self._tables.widen(url, widening)
         except TableError as error:
             self._not_widened.add((url, widening))
             self._log.warning("column not widened", table=url, column=str(widening), problem=error.problem)

@@ -26,7 +26,7 @@ from common.errors import NotCompatibleError
 from common.schema import schema_from_json
 from common.tables.clustering import clustering_problem
 from common.tables.state import TableState
-from delta_loader.ports import DeltaTables, TableMaker
+from delta_loader.ports import DeltaTables
 from delta_loader.tables.load_modes.compatibility import differences
 from delta_loader.tables.load_modes.layout import Layout, layout_of, like, with_statistics
 from delta_loader.tables.load_modes.load_mode import choose_load_mode, require_loadable
@@ -42,7 +42,7 @@ class TablePreparation:
         self._tables = tables
         self._log = log
         self._evolution = SchemaEvolution.if_configured(stream, ports, log)
-        self._creator = Creator(stream, ports.tables, ports.maker)
+        self._creator = Creator(stream, ports.tables)
 
     def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:
         """Create the tables that the load is the first to need; check that its files are compatible. Raises TableError.
@@ -80,8 +80,7 @@ class TablePreparation:
                     self._require_compatible(self._tables.targets[url], shape, restage)
 
     def _require_compatible(self, table: Target, staged: TableShape, restage: str) -> None:
-        is_strict = self._stream.evolution is Evolution.STRICT or self._ports.columns is None
-        casting = not is_strict and table.url != self._stream.dead_letters
+        casting = self._stream.evolution is not Evolution.STRICT and table.url != self._stream.dead_letters
         require_compatible(
             table.shape,
             staged,
@@ -139,40 +138,36 @@ class TablePreparation:
 
 
 class Creator:
-    def __init__(self, stream: Stream, tables: DeltaTables, maker: TableMaker | None) -> None:
+    def __init__(self, stream: Stream, tables: DeltaTables) -> None:
         self._stream = stream
         self._tables = tables
-        self._maker = maker
 
     def create(self, url: str, staged: TableShape, restage: str = "") -> None:
         """Create an empty table for the staged rows; does nothing when it exists. Raises TableError.
 
-        ``restage`` is passed on to `require_suitable`.
+        ``restage`` is the commands that stage the rows again.
         """
         stream = self._stream.at(url)
         if url == stream.dead_letters or not (
             stream.layout.table_properties or stream.layout.cluster_by or stream.layout.template
         ):
             self._tables.create(url, staged)
-        elif self._maker is None:
-            msg = f"the Delta table {url} cannot be created as the stream describes it"
-            raise NotCompatibleError(msg, "create it, or remove table_properties, cluster_by and template")
         elif stream.layout.template is None:
-            self._make(self._maker, url, staged, layout_of(stream), nullable=True)
+            self._make(url, staged, layout_of(stream), nullable=True)
         else:
             shape, layout = self._like(url, stream.layout.template, staged, restage)
-            self._make(self._maker, url, shape, layout, nullable=False)
+            self._make(url, shape, layout, nullable=False)
 
-    def _make(self, maker: TableMaker, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
+    def _make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
         columns = schema_from_json(shape.schema)
         problem = clustering_problem(columns, layout.cluster_by)
         if problem is not None:
             msg = f"the Delta table {url} cannot be created: {problem}"
             raise NotCompatibleError(msg, f"change {self._stream.key_of(url, 'cluster_by')}")
-        maker.make(url, shape, with_statistics(layout, columns), nullable=nullable)
+        self._tables.make(url, shape, with_statistics(layout, columns), nullable=nullable)
 
     def _like(self, url: str, model: str, staged: TableShape, restage: str) -> tuple[TableShape, Layout]:
-        template = None if self._maker is None else self._maker.template(model)
+        template = self._tables.template(model)
         if template is None:
             msg = f"the template {model} of the Delta table {url} does not exist"
             raise NotCompatibleError(msg, f"create it, or name another table in {self._stream.key_of(url, 'template')}")

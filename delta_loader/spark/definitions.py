@@ -29,7 +29,7 @@ _errors = partial(table_errors, remedy=REMEDY)
 
 
 class TableDefinitions:
-    """`delta_loader.ports.ColumnAdder`, `TableMaker` and `PropertySetter` over one Spark session."""
+    """The part of `delta_loader.ports.DeltaTables` that creates and alters tables, over one Spark session."""
 
     def __init__(self, spark: SparkSession, clock: Clock) -> None:
         self._spark = spark

@@ -38,7 +38,6 @@ from common.tables.state import TableState
 from delta_loader.plan.plan import TableShape
 from delta_loader.spark.bridge import (
     CONFLICTS,
-    Bridge,
     Line,
     LoadTransaction,
     add_lines,
@@ -72,19 +71,16 @@ ABSENT = -1
 _errors = partial(table_errors, remedy=REMEDY)
 
 
-class SparkDeltaTables:
+class SparkDeltaTables(TableDefinitions):
     """Delta tables by URL, in one Spark session."""
 
     def __init__(
         self, spark: SparkSession, clock: Clock, stage_url: str = "", checkpoints: Checkpoints | None = None
     ) -> None:
         """Over a session from `delta_loader.spark.session.build_session`; mixed files are below ``stage_url``."""
+        super().__init__(spark, clock)
         self._stage_url = stage_url
-        self._spark = spark
-        self._clock = clock
-        self._bridge = Bridge(spark)
         self._writers = WriteSessions(spark)
-        self.definitions = TableDefinitions(spark, clock)
         self._checkpoints = checkpoints
 
     def alive(self) -> bool:
@@ -103,7 +99,7 @@ class SparkDeltaTables:
         return commits()
 
     def create(self, url: str, shape: TableShape) -> None:
-        self.definitions.make(url, shape, Layout(), nullable=True)
+        self.make(url, shape, Layout(), nullable=True)
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """Carry out a commit, if the table is unchanged since the plan. Raises TableError if the result is unknown."""

@@ -139,11 +139,11 @@ def test_columns_are_added_once_at_any_depth(tables: MemoryDeltaTables | SparkDe
     )
     tables.create(url, TableShape(schema_to_json(known), ()))
     tables.commit(commit_to(target(tables, url)))
-    added, adder = additions(known, wanted), tables if isinstance(tables, MemoryDeltaTables) else tables.definitions
-    adder.add_columns(url, added)
+    added = additions(known, wanted)
+    tables.add_columns(url, added)
     state = tables.state(url)
     assert state is not None
     assert schema_from_json(state.schema) == with_additions(known, added)
     assert state.transactions == {"a-0": 9}
     with pytest.raises(TableError):
-        adder.add_columns(url, added[:1])
+        tables.add_columns(url, added[:1])

@@ -18,7 +18,6 @@ from delta_loader.load.ports import RawRecord, RefusalPorts
 from delta_loader.ports import DeltaTables
 from delta_loader.service import LoaderService
 from delta_loader.spark.constraint_check import ConstraintChecker
-from delta_loader.spark.delta import SparkDeltaTables
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import Buffer
@@ -156,7 +155,6 @@ class ChangeStream:
             tables,
             stores_of(self.storage_options),
             refusing=refusing,
-            columns=tables.definitions if isinstance(tables, SparkDeltaTables) else None,
             merged_keys=None if keys is None else MergedKeys(keys),
         )
         return LoaderService(self.settings.streams, self.settings.loader, ports)

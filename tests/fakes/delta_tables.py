@@ -12,6 +12,7 @@ from common.tables.state import TableState
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
 from delta_loader.tables.load_modes.casting import Widening
+from delta_loader.tables.load_modes.layout import Layout, Template
 
 
 @dataclass
@@ -81,6 +82,12 @@ class MemoryDeltaTables:
             self._made += 1
             schema = schema_to_json(nullable_columns(schema_from_json(shape.schema)))
             self.tables[url] = MemoryTable(f"table-{self._made}", schema, shape.partition_by)
+
+    def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
+        raise AssertionError(url, shape, layout, nullable)
+
+    def template(self, url: str) -> Template | None:
+        raise AssertionError(url)
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
         assert added, "ALTER TABLE takes no empty list"

@@ -17,7 +17,7 @@ from common.stage.merged import topics_of
 from common.storage.store import FsspecStore
 from delta_loader.catalog.registering import Registering
 from delta_loader.load.ports import Ports, RefusalPorts, SendRefused
-from delta_loader.ports import ColumnAdder, DeltaTables, ParallelMap, TableMaker, in_turn
+from delta_loader.ports import DeltaTables, ParallelMap, in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
@@ -96,8 +96,6 @@ def loader_for(
     *,
     refusing: RefusalPorts | None = None,
     sends_refused: SendRefused | None = None,
-    columns: ColumnAdder | None = None,
-    maker: TableMaker | None = None,
     registering: Registering | None = None,
     partitions: Callable[[Stream], StreamFact | None] | None = None,
     metrics: Metrics | None = None,
@@ -112,8 +110,6 @@ def loader_for(
         metrics=metrics or Metrics(),
         refusing=refusing,
         sends_refused=sends_refused,
-        columns=columns,
-        maker=maker,
         registering=registering,
         partitions=partitions or (lambda stream: as_staged(staging, stream)),
         may_load=may_load,

@@ -59,7 +59,7 @@ class Table:
         self._flushed = 0
         shape = TableShape(self.staging.schema(), self.staging.partition_by)
         layout = Layout({"delta.checkpointInterval": "2"})
-        SparkDeltaTables(spark, SystemClock()).definitions.make(self.staging.table, shape, layout, nullable=True)
+        SparkDeltaTables(spark, SystemClock()).make(self.staging.table, shape, layout, nullable=True)
 
     @property
     def log(self) -> Path:

@@ -24,7 +24,7 @@ def load(staging: Staging, spark: SparkSession, **options: object) -> StreamRepo
     tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
     settings = settings_for(staging)
     streams = tuple(stream.model_copy(update=options) for stream in settings.streams)
-    loader = loader_for(staging, tables, settings.model_copy(update={"streams": streams}), maker=tables.definitions)
+    loader = loader_for(staging, tables, settings.model_copy(update={"streams": streams}))
     (report,) = loader.run_pass()
     return report
 

@@ -39,7 +39,7 @@ def load(staging: Staging, spark: SparkSession, evolution: str) -> StreamReport:
     streams = tuple(stream.model_copy(update={"evolution": Evolution(evolution)}) for stream in settings.streams)
     refusing = RefusalPorts(ConstraintChecker(spark, staging.stage_url), raw_records)
     (report,) = loader_for(
-        staging, tables, settings.model_copy(update={"streams": streams}), refusing=refusing, columns=tables.definitions
+        staging, tables, settings.model_copy(update={"streams": streams}), refusing=refusing
     ).run_pass()
     return report
 

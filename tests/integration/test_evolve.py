@@ -142,7 +142,7 @@ def test_files_read_by_spark_may_lack_columns_of_the_table(spark: SparkSession, 
     gained = parse_ddl("meta STRUCT<size: DOUBLE>, items ARRAY<STRUCT<new: STRING>>, x BIGINT")
     shape, tables = TableShape(schema_to_json(known), ()), SparkDeltaTables(spark, SystemClock())
     tables.create(url, shape)
-    tables.definitions.add_columns(url, additions(known, gained))
+    tables.add_columns(url, additions(known, gained))
     rows = [{"id": n, "meta": {"a": n}, "items": [{"n": n}, None], "_kafka_offset": n} for n in range(4)]
     pq.write_table(pa.Table.from_pylist(rows, to_arrow_schema(known)), f"{url}/f.parquet")
     state, partition = tables.state(url), TopicPartition(Topic("t"), Partition(0))

@@ -103,7 +103,7 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
     assert document["live_files"] == 2  # the RESTORE put them back
 
     tables = SparkDeltaTables(spark, SystemClock())
-    tables.definitions.set_property(staging.table, PROPERTY, moment_text(1_772_359_265_000))
+    tables.set_property(staging.table, PROPERTY, moment_text(1_772_359_265_000))
     state = tables.state(staging.table)
     assert state is not None
     assert state.properties[PROPERTY] == "2026-03-01T10:01:05.000Z"

@@ -160,7 +160,7 @@ class World:
 
     def ports(self) -> Ports:
         log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
-        return ports_for(self.store, self.tables, lambda _: self.store, log=log, columns=self.tables)
+        return ports_for(self.store, self.tables, lambda _: self.store, log=log)
 
     def read(self, writer: Writer, records: list[Record]) -> None:
         staged = writer.convert(records)

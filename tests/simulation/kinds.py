@@ -107,7 +107,6 @@ class Kind:
     settings = settings_of()
     values: tuple[bytes | None, ...] = (GOOD, GOOD, GOOD, GOOD, BAD, None)
     file_policy = FilePolicy()
-    makes_columns = False
     topics: tuple[str, ...] = ("orders",)
     operator: Callable[..., Operator] = Operator
     follows_remedies = False
@@ -245,7 +244,6 @@ class Routed(Kind):
 class Evolving(Kind):
     settings = settings_of(unknown_fields="evolve")
     values: tuple[bytes | None, ...] = (GOOD, *GAINING, *GAINING, BAD, None)
-    makes_columns = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

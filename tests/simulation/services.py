@@ -213,7 +213,6 @@ class Services:
         ports = Ports(
             stage=Stage(self.store(stage_url), in_turn, kind.owners(settings, self.store(stage_url))),
             tables=tables,
-            columns=tables if kind.makes_columns else None,
             refusing=kind.refusing(tables),
             sends_refused=kind.sends_refused(tables, self.store(stage_url)),
             open_store=self.store,

@@ -137,7 +137,7 @@ class World:
         self.commit(to_ddl(schema_from_json(self.tables.tables[self.settings.streams[0].table].schema)))
 
     def report(self) -> StreamReport:
-        ports = ports_for(self.stage, self.tables, clock=self.clock, columns=self.tables)
+        ports = ports_for(self.stage, self.tables, clock=self.clock)
         (report,) = LoaderService(self.settings.streams, self.settings.loader, ports).run_pass()
         return report
 

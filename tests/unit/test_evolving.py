@@ -90,8 +90,7 @@ class World:
         return writer, group
 
     def load(self, stage: FsspecStore | None = None, failure: str | None = None) -> None:
-        seen, columns = stage or self.store, self.tables
-        ports = ports_for(seen, self.tables, clock=self.clock, metrics=self.metrics, columns=columns)
+        ports = ports_for(stage or self.store, self.tables, clock=self.clock, metrics=self.metrics)
         (report,) = LoaderService(self.settings.streams, self.settings.loader, ports).run_pass()
         assert (report.failure and report.failure.problem, report.held) == (failure, {})
 

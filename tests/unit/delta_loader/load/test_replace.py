@@ -144,7 +144,6 @@ class World:
         self.replacer = Replacer(self.books, {})
         self.store = self.staging.store(self.staging.stage_url)
         self.metrics = Metrics()
-        self.columns: Books | None = self.books
         self.sends: SendReplayed = lambda _stream, _request: 0
 
     def route_to(self, *names: str, **more: object) -> None:
@@ -186,9 +185,7 @@ class World:
 
     def run(self, stop: Callable[[], bool] = lambda: False, stepped: Callable[[], None] = lambda: None) -> list[Held]:
         log = structlog.get_logger()
-        replacements = Replacements(
-            self.store, self.books, self.replacer, lambda: "c", log, self.metrics, self.columns, self.sends
-        )
+        replacements = Replacements(self.store, self.books, self.replacer, lambda: "c", log, self.metrics, self.sends)
         return list(replacements.run(self.stream, lambda _: Position(10), stop, stepped).held.values())
 
     def requests(self) -> list[str]:
@@ -333,12 +330,11 @@ def test_replacement_adds_columns_where_evolution_allows(
     assert world.now() == ((EVEN, ODD) if is_refused else (ODD, EVEN))
 
 
-@pytest.mark.parametrize("why_not", ["no rows", "dead letters", "nothing adds columns"])
+@pytest.mark.parametrize("why_not", ["no rows", "dead letters"])
 def test_replacement_without_evolvable_rows_adds_no_columns(world: World, why_not: str) -> None:
-    """It has no rows for the table, the table is for dead letters, or the loader cannot add columns."""
+    """It has no rows for the table, or the table is for dead letters."""
     world.stream = world.stream.model_copy(update={"evolution": Evolution.ADD})
     older = {url: table.schema for url, table in world.books.tables.items()}
-    world.columns = None if why_not == "nothing adds columns" else world.books
     rows, wider = (set() if why_not == "no rows" else ODD), with_columns(older[world.rows], "gained BIGINT")
     letters = with_columns(older[world.dead], "gained BIGINT") if why_not == "dead letters" else ""
     world.ask("1", rows, RANGE - rows, schema=None if letters else wider, letters_schema=letters)

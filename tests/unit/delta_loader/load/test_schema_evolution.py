@@ -35,7 +35,7 @@ class World:
         self.stream = stream.model_copy(update={"evolution": Evolution(evolution)})
         self.tables = tables
         tables.create(stream.table, TableShape(schema_to_json(parse_ddl(columns)), ()))
-        ports = ports_for(FsspecStore(f"memory://{uuid.uuid4().hex}"), tables, columns=tables)
+        ports = ports_for(FsspecStore(f"memory://{uuid.uuid4().hex}"), tables)
         self.evolution = SchemaEvolution.if_configured(self.stream, ports, ports.log)
 
     def alter(self, staged: str) -> bool:

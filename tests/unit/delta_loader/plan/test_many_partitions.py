@@ -71,7 +71,7 @@ def tables_with(transactions: CountedTransactions) -> tuple[StreamTables, Second
     stream = stream.model_copy(update={"dead_letters": DEAD_LETTERS})
     nothing = cast("VacuumGuard", None)
     rollbacks = cast("RollbackDetector", KnownIds())
-    ports = cast("Ports", SimpleNamespace(tables=None, maker=None, columns=None, registering=None))
+    ports = cast("Ports", SimpleNamespace(tables=None, registering=None))
     tables = StreamTables(stream, ports, nothing, rollbacks, structlog.get_logger())
     tables.targets[stream.table] = Target(stream.table, "id", TableShape("{}", ()), transactions)
     return tables, SecondaryTables(stream, tables)

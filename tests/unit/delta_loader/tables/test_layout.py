@@ -84,17 +84,14 @@ def test_route_table_is_created_with_its_own_layout() -> None:
     given = stream(topology="a:b", routes=routes, route_tables=tables, table_properties={"owner": "them"})
     made: dict[str, Layout] = {}
 
-    class Maker:
+    class Tables(MemoryDeltaTables):
         def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
             del shape
             assert nullable
             made[url] = layout
 
-        def template(self, url: str) -> None:
-            raise AssertionError(url)
-
-    plain = MemoryDeltaTables()
-    creator = Creator(given, plain, Maker())
+    plain = Tables()
+    creator = Creator(given, plain)
     for url in given.tables:
         creator.create(url, TableShape(schema_to_json(given.record.schema_of_columns), ()))
     assert set(plain.tables) == {"/plain", "/t_dead_letters"}
@@ -106,14 +103,11 @@ def test_missing_template_is_reported_with_its_setting() -> None:
     tables = {"alerts": {"columns": "id INT", "template": "/model"}}
     given = stream(topology="a:b", routes={"alerts": "/alerts"}, route_tables=tables, template="/model")
 
-    class Maker:
-        def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
-            raise AssertionError(url, shape, layout, nullable)
-
+    class Tables(MemoryDeltaTables):
         def template(self, url: str) -> None:
             assert url == "/model"
 
-    creator = Creator(given, MemoryDeltaTables(), Maker())
+    creator = Creator(given, Tables())
     for url, key in (("/t", r"streams\[\]\.template"), ("/alerts", r"streams\[\]\.route_tables\.alerts\.template")):
         with pytest.raises(TableError, match=f"name another table in {key}"):
             creator.create(url, TableShape(schema_to_json(given.record.schema_of_columns), ()))
