@@ -20,7 +20,7 @@ from delta_loader.check_result import Check, Level
 from delta_loader.load.merged_keys import changed_sequence, has_one_row_for_each_key, how_merged
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.load_modes.compatibility import differences, remedy_for
-from delta_loader.tables.load_modes.load_mode import LoadMode, Refused, choose_load_mode, load_mode_name, through_spark
+from delta_loader.tables.load_modes.load_mode import LoadMode, Refused, choose_load_mode
 from delta_loader.tables.vacuum import RETENTION, guarded_age_s, retention_s, vacuum_problem
 
 _HOUR_MS = 3_600_000
@@ -46,7 +46,7 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
         text = f"{app_id}: rows cannot be loaded into {url}: {load_mode.reason}"
         yield Check("table", Level.ERROR, text, of_table(load_mode.remedy, url), app_id)
     else:
-        text = f"{app_id}: {url}, version {state.version}, is loaded by {load_mode_name(load_mode)}: {load_mode.reason}"
+        text = f"{app_id}: {url}, version {state.version}, is loaded by {load_mode.name}: {load_mode.reason}"
         yield Check("table", Level.OK, text, app_id=app_id)
     yield _columns(stream, state, url, load_mode)
     yield from _soft_deletes(stream, state, url)
@@ -86,7 +86,7 @@ def _columns(stream: Stream, state: TableState, url: str, load_mode: LoadMode) -
     columns = columns if by is None else columns.with_fields(made_fields(columns, by))
     casting = stream.evolution is not Evolution.STRICT
     schema = _assuming_evolution(state.schema, columns) if stream.record.evolves or casting else state.schema
-    if through_spark(load_mode):
+    if load_mode.through_spark:
         columns = _with_added_columns(stream, columns, schema)
     table = TableShape(schema, state.partition_by)
     declared = TableShape(schema_to_json(columns), stream.layout.partition_by, by)

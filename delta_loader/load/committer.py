@@ -25,7 +25,6 @@ from delta_loader.load.merged import MergedLoads
 from delta_loader.plan.held import not_written
 from delta_loader.ports import NewId
 from delta_loader.tables.commits import AlreadyLoaded, Committed, Conflicted, Failed, NotWritten, TableCommit, Unknown
-from delta_loader.tables.load_modes.load_mode import through_spark
 
 
 class NextStep(Enum):
@@ -78,7 +77,7 @@ class Committer:
         """Update the known state after a commit; other commits just before it have not been read yet."""
         url, tables = commit.target.url, self._context.tables
         is_next = commit.target.version == version - 1
-        if is_next and not through_spark(commit.target.load_mode):  # Delta's writer may change identity columns, too
+        if is_next and not commit.target.load_mode.through_spark:  # Delta's writer may change identity columns, too
             tables.targets[url] = commit.target.after(commit, version)
             self._context.rollbacks.record_commit(tables.targets[url], commit.metadata)
         else:

@@ -24,7 +24,7 @@ from delta_loader.plan.held import Held
 from delta_loader.plan.plan import TableShape
 from delta_loader.ports import DeltaTables, NewId
 from delta_loader.tables.commits import DeadLetterRow, TableCommit
-from delta_loader.tables.load_modes.load_mode import Append, checks_rows
+from delta_loader.tables.load_modes.load_mode import Append
 from delta_loader.tables.load_modes.refused import (
     MOST_REFUSED,
     REFUSED_BY_TABLE,
@@ -86,7 +86,7 @@ class Refusals:
             gone = [replace(record, rows=1) for record in known] if has_one else known
             commit, known = without_refused(commit, gone, counted=alone), []
         records: list[RefusedRecord] = []
-        if checks_rows(commit.target.load_mode) or any(write.casts for write in commit.written):
+        if commit.target.load_mode.checks_rows or any(write.casts for write in commit.written):
             records = self.refusing.refusal_reader.refused(commit.target, commit.written, MOST_REFUSED + 1)
         if len(records) > MOST_REFUSED:
             chains = chains_of(commit.metadata.spans)

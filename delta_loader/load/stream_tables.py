@@ -37,7 +37,7 @@ from delta_loader.load.rollback import RollbackDetector
 from delta_loader.load.vacuum_guard import VacuumGuard
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import Target
-from delta_loader.tables.load_modes.load_mode import LoadMode, Merge, choose_load_mode, require_loadable, through_spark
+from delta_loader.tables.load_modes.load_mode import LoadMode, Merge, choose_load_mode, require_loadable
 
 if TYPE_CHECKING:
     from delta_loader.load.ports import Ports
@@ -82,7 +82,7 @@ class StreamTables:
     @property
     def by_spark(self) -> bool:
         """Whether Spark writes all rows of some table."""
-        return any(through_spark(target.load_mode) for target in self.targets.values())
+        return any(target.load_mode.through_spark for target in self.targets.values())
 
     @contextmanager
     def tried(self, url: str) -> Iterator[None]:

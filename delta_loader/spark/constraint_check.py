@@ -32,7 +32,6 @@ from delta_loader.spark.spark_writes import rows_of, staged_rows, with_variants
 from delta_loader.tables.commits import DeadLetterRow, Target
 from delta_loader.tables.file_split import SparkWrite
 from delta_loader.tables.load_modes.casting import variants_of
-from delta_loader.tables.load_modes.load_mode import checks_rows
 from delta_loader.tables.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
 from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE
 
@@ -89,7 +88,7 @@ class ConstraintChecker:
         if identity is None or any(write.identity != identity for write in writes):
             return []  # the rows do not identify their records
         frames = [self._lossy(write, identity) for write in writes if write.casts]
-        if checks_rows(target.load_mode):
+        if target.load_mode.checks_rows:
             rows = rows_of(self._bridge, writes, self._stage_url, lossless=True, placed=True)
             rows = with_variants(rows, variants_of(target.shape.schema))
             refused = self._bridge.violations(target.url, rows, identity)
@@ -116,7 +115,7 @@ class ConstraintChecker:
         if by is not None and any(write.casts for write in writes):
             lossy = (self._lossy(write, by.place) for write in event_writes(writes, by))
             frames += [frame.toDF(*JUDGED_PLACE, PROBLEM) for frame in lossy]
-        if checks_rows(target.load_mode) and by is not None and by.event_columns is None:
+        if target.load_mode.checks_rows and by is not None and by.event_columns is None:
             refused = MergeValidator(self._bridge, target, writes, self._stage_url).refused()
             frames += [] if refused is None else [refused.select(*JUDGED_PLACE, PROBLEM)]
         if not frames:

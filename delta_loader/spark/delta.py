@@ -63,7 +63,7 @@ from delta_loader.tables.commits import (
 )
 from delta_loader.tables.load_modes.casting import variants_of
 from delta_loader.tables.load_modes.layout import Layout
-from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode, through_spark
+from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode
 
 ABSENT = -1
 """Stands for an app id without a txn action."""
@@ -171,7 +171,7 @@ class SparkDeltaTables(TableDefinitions):
         if back is not None:
             return back
         load_mode = choose_load_mode(state)
-        may_not = isinstance(load_mode, Refused) or (through_spark(load_mode) and commit.files)
+        may_not = isinstance(load_mode, Refused) or (load_mode.through_spark and commit.files)
         if may_not and not commit.is_resolution:  # A constraint changes neither the id nor the columns.
             return Conflicted(load_mode.reason)
         if not commit.is_resolution and _has_all(state, commit):

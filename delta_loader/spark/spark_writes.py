@@ -42,7 +42,7 @@ from delta_loader.spark.long_values import digestible, needs_other_folders, with
 from delta_loader.tables.commits import DeadLetterRow, LoadedTotals, TableCommit
 from delta_loader.tables.file_split import OFFSET_COLUMN, RecordPosition, SparkWrite
 from delta_loader.tables.load_modes.casting import Cast
-from delta_loader.tables.load_modes.load_mode import LoadMode, through_spark
+from delta_loader.tables.load_modes.load_mode import LoadMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ def write_within(
 
     The caller commits them in the transaction. Raises what Spark raises.
     """
-    writer, table = sessions.writer(optimized=through_spark(work.load_mode), codec=codec_of(work.table)), work.table
+    writer, table = sessions.writer(optimized=work.load_mode.through_spark, codec=codec_of(work.table)), work.table
     if commit.dead_letter_rows:
         frame = dead_letters_frame(writer.spark, commit.dead_letter_rows, schema_from_json(table.schema).names)
     else:
         frame = with_variants(rows_of(writer, commit.written, work.stage_url), work.variants)
     is_mixed = any(write.root is None for write in commit.written)
-    if is_mixed and table.partition_by and not through_spark(work.load_mode):
+    if is_mixed and table.partition_by and not work.load_mode.through_spark:
         # Rows of one partition value together (rule 4).
         frame = frame.repartition(*(functions.col(backticks(name)) for name in table.partition_by))
     digested = digestible(frame, table)

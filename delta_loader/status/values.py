@@ -21,7 +21,7 @@ from common.stage.versions import Gained
 from common.tables.deferred_ranges import DeferredRange
 from delta_loader.check_result import Check
 from delta_loader.plan.held import Held
-from delta_loader.tables.load_modes.load_mode import LoadMode, load_mode_name
+from delta_loader.tables.load_modes.load_mode import LoadMode
 from delta_loader.tables.valid_through import moment_text
 
 
@@ -197,7 +197,7 @@ def _failure_json(failure: LastFailure) -> Json:
 
 
 def _load_mode_json(load_mode: LoadMode) -> Json:
-    return {"kind": load_mode_name(load_mode), "reason": load_mode.reason}
+    return {"kind": load_mode.name, "reason": load_mode.reason}
 
 
 def _partition_json(partition: PartitionStatus) -> Json:
@@ -281,11 +281,7 @@ def _failure_lines(failure: LastFailure | None) -> list[str]:
 
 
 def _table_lines(stream: StreamStatus) -> list[str]:
-    load_mode = (
-        []
-        if stream.load_mode is None
-        else [f"  loaded by {load_mode_name(stream.load_mode)}: {stream.load_mode.reason}"]
-    )
+    load_mode = [] if stream.load_mode is None else [f"  loaded by {stream.load_mode.name}: {stream.load_mode.reason}"]
     through_ms = stream.valid_through_ms
     return load_mode if through_ms is None else [*load_mode, f"  complete through {moment_text(through_ms)}"]
 

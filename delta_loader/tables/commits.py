@@ -33,7 +33,7 @@ from common.tables.identity import NO_IDENTITY, TableChain, TableIdentity
 from common.tables.transactions import TxnIds
 from delta_loader.plan.plan import Load, TableShape
 from delta_loader.tables.file_split import FileSplit, SparkWrite, split_files_at
-from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode, through_spark
+from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def secondary_commit(target: Target, naming: CommitNaming, load: Load) -> TableC
 
 
 def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> FileSplit:
-    start, by_spark = _start(target, ids, load, marker), through_spark(target.load_mode)
+    start, by_spark = _start(target, ids, load, marker), target.load_mode.through_spark
     schema, complete_columns = target.shape.schema, target.complete_columns
     return split_files_at(
         target.url, marker, start, by_spark=by_spark, schema=schema, complete_columns=complete_columns

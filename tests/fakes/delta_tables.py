@@ -10,6 +10,7 @@ from common.spans import Position
 from common.tables.history import LoggedCommit
 from common.tables.state import TableState
 from delta_loader.plan.plan import TableShape
+from delta_loader.ports import DeltaTables
 from delta_loader.tables.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
 from delta_loader.tables.load_modes.casting import Widening
 from delta_loader.tables.load_modes.layout import Layout, Template
@@ -36,6 +37,16 @@ class MemoryTable:
         added = [(file.path, Position(0)) for commit in self.commits for file in commit.files]
         writes = [write for commit in self.commits for write in commit.written]
         return added + [(file.path, write.start or Position(0)) for write in writes for file in write.files]
+
+
+class PassedOn:
+    """Tables whose commits a subclass carries out; the rest is passed on."""
+
+    def __init__(self, tables: DeltaTables) -> None:
+        self._tables = tables
+        self.state, self.history, self.create = tables.state, tables.history, tables.create
+        self.make, self.template = tables.make, tables.template
+        self.add_columns, self.widen = tables.add_columns, tables.widen
 
 
 class MemoryDeltaTables:

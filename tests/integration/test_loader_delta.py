@@ -19,6 +19,7 @@ from delta_loader.spark.bridge import LoadTransaction
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
 from tests.conftest import Lake
+from tests.fakes.delta_tables import PassedOn
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.spark_plans import scanned_files
 from tests.fakes.staging import Staging
@@ -145,12 +146,12 @@ def test_stream_without_dead_letters_has_no_table_for_them(staging: Staging, tab
     assert not Path(staging.dead_letters).exists()
 
 
-class Mortal:
+class Mortal(PassedOn):
     """Tables whose loader dies before or after a commit that ``at`` says."""
 
     def __init__(self, tables: SparkDeltaTables, url: str, *, after: bool) -> None:
-        self._tables, self._url, self._after = tables, url, after
-        self.state, self.create, self.history = tables.state, tables.create, tables.history
+        super().__init__(tables)
+        self._url, self._after = url, after
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if commit.target.url == self._url and not self._after:
@@ -175,13 +176,13 @@ def test_loader_that_dies_loads_nothing_twice(
     assert offsets_of(staging.dead_letters, 0) == [3, 12]
 
 
-class Raced:
+class Raced(PassedOn):
     """Tables into which another loader commits just before this one does, ``times`` times."""
 
     def __init__(self, tables: SparkDeltaTables, staging: Staging) -> None:
-        self._tables, self._staging = tables, staging
+        super().__init__(tables)
+        self._staging = staging
         self.outcomes: list[CommitOutcome] = []
-        self.state, self.create, self.history = tables.state, tables.create, tables.history
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if not self.outcomes:

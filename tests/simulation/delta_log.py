@@ -27,7 +27,8 @@ from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import CommitOutcome, Conflicted, DeadLetterRow, NotWritten, TableCommit, Target
 from delta_loader.tables.file_split import SparkWrite
 from delta_loader.tables.load_modes.casting import Widening
-from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode, through_spark
+from delta_loader.tables.load_modes.layout import Layout, Template
+from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode
 from delta_loader.tables.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
 from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
 from delta_loader.tables.merging.elements import element_statement
@@ -81,7 +82,7 @@ class DeltaLog(MemoryDeltaTables):
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """The real log's rules, in its order."""
         way = choose_load_mode(self._state(commit.target.url))
-        may_not = isinstance(way, Refused) or (through_spark(way) and commit.files)
+        may_not = isinstance(way, Refused) or (way.through_spark and commit.files)
         if may_not and not commit.is_resolution:
             return Conflicted("files may not be added any more")
         changed = self.changed(commit)
@@ -314,6 +315,12 @@ class SimulatedTables:
     def create(self, url: str, shape: TableShape) -> None:
         self.require_working(url)
         self._world.effect(f"create {url}", lambda: self._log.create(url, shape), changes=True)
+
+    def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
+        raise AssertionError(url, shape, layout, nullable)
+
+    def template(self, url: str) -> Template | None:
+        raise AssertionError(url)
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
         self._world.effect(f"alter {url}", lambda: self._log.add_columns(url, added), changes=True)

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,13 +18,11 @@ import typer
 from pyspark.sql import SparkSession
 
 from common.clock import SystemClock
-from common.tables.history import LoggedCommit
-from common.tables.state import TableState
-from delta_loader.plan.plan import TableShape
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.spark.session import build_session
 from delta_loader.tables.commits import CommitOutcome, Committed, TableCommit
 from devservices import processes
+from tests.fakes.delta_tables import PassedOn
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
@@ -84,23 +81,14 @@ class Outcome:
         return "\n".join(lines)
 
 
-class Watched:
+class Watched(PassedOn):
     """`delta_loader.ports.DeltaTables` that counts the outcomes of commits."""
 
     def __init__(self, tables: SparkDeltaTables, side: Side) -> None:
-        self._tables = tables
+        super().__init__(tables)
         self._side = side
         self._conflicts = 0
         self._since_s: float | None = None
-
-    def state(self, url: str) -> TableState | None:
-        return self._tables.state(url)
-
-    def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
-        return self._tables.history(url, newest)
-
-    def create(self, url: str, shape: TableShape) -> None:
-        self._tables.create(url, shape)
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if self._since_s is None:

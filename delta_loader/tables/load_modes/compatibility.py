@@ -33,7 +33,7 @@ from common.tables.schema_compatibility import columns_setting, partitioning_pro
 from common.tables.table_features import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.load_modes.casting import cast_type, staged_form
-from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode, through_spark
+from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode
 
 _MADE_BY_DELTA = frozenset({GENERATED, IDENTITY, DEFAULT})
 
@@ -103,7 +103,7 @@ def remedy_for(
     renamed = ", ".join(_renamed("", there, columns))
     if renamed:
         written.append(f"rename: {{{renamed}}}")
-    if not through_spark(load_mode) and table.partition_by != staged.partition_by:
+    if not load_mode.through_spark and table.partition_by != staged.partition_by:
         written.append(f"partition_by: [{', '.join(table.partition_by)}]")
     if written:
         remedies.append(
@@ -128,7 +128,7 @@ def differences(
         columns, staged_columns = schema_from_json(table.schema), schema_from_json(staged.schema)
     except SchemaError as error:
         return (error.problem,)
-    form = staged_form(columns) if through_spark(load_mode) else columns
+    form = staged_form(columns) if load_mode.through_spark else columns
     if casting:
         staged_columns = _cast(form, staged_columns)
     problems = list(_struct_differences("", form, staged_columns))
@@ -136,7 +136,7 @@ def differences(
         problems.append(
             f"it keeps every version of a row ({', '.join(HISTORY_COLUMNS)}), and its rows would be overwritten"
         )
-    if through_spark(load_mode):
+    if load_mode.through_spark:
         problems += _not_made(columns, staged_columns, table.partition_by)
     elif problem := partitioning_problem(table.partition_by, staged.partition_by):
         problems.append(problem)

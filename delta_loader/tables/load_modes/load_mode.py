@@ -12,7 +12,7 @@ Rules:
 """
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 from common.errors import NotCompatibleError
 from common.remedies import TABLE, of_table
@@ -23,38 +23,45 @@ from common.tables.table_features import appended_for, is_append_only, may_refus
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
-    """Staged files become part of the table as they are."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Spark reads staged rows, and Delta's own writer writes them to files of the table."""
+class LoadMode:
+    """How rows get into a table: one of `Add`, `Append`, `Merge` and `Refused`."""
 
     reason: str
     checks_rows: bool = False
     """Whether the table may refuse rows."""
 
+    name: ClassVar[str]
+    """In status and metrics."""
+    through_spark: ClassVar[bool] = False
+    """Whether Spark reads all staged rows."""
 
-@dataclass(frozen=True, slots=True)
-class Merge:
+
+class Add(LoadMode):
+    """Staged files become part of the table as they are."""
+
+    name = "add"
+
+
+class Append(LoadMode):
+    """Spark reads staged rows, and Delta's own writer writes them to files of the table."""
+
+    name = "append"
+    through_spark = True
+
+
+class Merge(LoadMode):
     """Staged rows are changes: Spark merges them into the table."""
 
-    reason: str
-    checks_rows: bool = False
-    """As in `Append`."""
+    name = "merge"
+    through_spark = True
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    reason: str
+class Refused(LoadMode):
+    name = "refused"
     remedy: str = "load into a table without it"
     """With the placeholder of common/remedies.py, rule 3."""
 
-
-LoadMode = Add | Append | Merge | Refused
 
 PLAIN = Add("files are committed as they are: the table has no constraint or feature that needs a rewrite")
 
@@ -62,7 +69,8 @@ PLAIN = Add("files are committed as they are: the table has no constraint or fea
 def choose_load_mode(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -> LoadMode:
     refused = refused_for(state)
     if refused is not None:
-        return Refused(*refused)
+        problem, remedy = refused
+        return Refused(problem, remedy=remedy)
     demand = appended_for(state)
     match setting:
         case LoadSetting.MERGE:
@@ -70,7 +78,7 @@ def choose_load_mode(state: TableState, setting: LoadSetting = LoadSetting.AUTO)
         case LoadSetting.APPEND:
             return Append(demand or "load is append", may_refuse_rows(state))
         case LoadSetting.ADD if demand is not None:
-            return Refused(f"{demand}, but load is add", "set load: auto, or load into a table without it")
+            return Refused(f"{demand}, but load is add", remedy="set load: auto, or load into a table without it")
         case LoadSetting.ADD | LoadSetting.AUTO:
             return PLAIN if demand is None else Append(demand, may_refuse_rows(state))
         case _:
@@ -81,7 +89,7 @@ def _merging(state: TableState) -> Merge | Refused:
     if is_append_only(state):
         return Refused(
             "it is append-only, but load is merge",
-            f"ALTER TABLE {TABLE} UNSET TBLPROPERTIES ('delta.appendOnly'), or load another table",
+            remedy=f"ALTER TABLE {TABLE} UNSET TBLPROPERTIES ('delta.appendOnly'), or load another table",
         )
     padded = padded_column(state)
     if padded is not None:
@@ -89,18 +97,8 @@ def _merging(state: TableState) -> Merge | Refused:
         remedy = "load a table that has STRING instead"
         if kind.lower().startswith("char("):  # ALTER TABLE does not change one within another column
             remedy = f"make it a STRING (ALTER TABLE {TABLE} ALTER COLUMN {backticks(name)} TYPE STRING), or {remedy}"
-        return Refused(f"its column {name} is {kind}, which Spark pads when it reads; load is merge", remedy)
+        return Refused(f"its column {name} is {kind}, which Spark pads when it reads; load is merge", remedy=remedy)
     return Merge("load is merge", may_refuse_rows(state))
-
-
-def through_spark(load_mode: LoadMode) -> bool:
-    """Whether Spark reads all staged rows."""
-    return isinstance(load_mode, Append | Merge)
-
-
-def checks_rows(load_mode: LoadMode) -> bool:
-    """Whether the table may refuse rows."""
-    return isinstance(load_mode, Append | Merge) and load_mode.checks_rows
 
 
 def require_loadable(load_mode: LoadMode, url: str) -> None:
@@ -108,18 +106,3 @@ def require_loadable(load_mode: LoadMode, url: str) -> None:
     if isinstance(load_mode, Refused):
         msg = f"rows cannot be loaded into the Delta table {url}: {load_mode.reason}"
         raise NotCompatibleError(msg, of_table(load_mode.remedy, url))
-
-
-def load_mode_name(load_mode: LoadMode) -> str:
-    """The mode's name in status and metrics."""
-    match load_mode:
-        case Add():
-            return "add"
-        case Append():
-            return "append"
-        case Merge():
-            return "merge"
-        case Refused():
-            return "refused"
-        case _:
-            assert_never(load_mode)
