@@ -23,7 +23,7 @@ from delta_loader.ports import in_turn
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.inspect.test_ledger import History, add, loaded, txn
-from tests.unit.delta_loader.inspect.test_verify_shared import MINE, Rows
+from tests.unit.delta_loader.inspect.test_verify import MINE, Rows
 
 NOON = 1_700_000_000_000
 BEGINS = BUCKET - 4

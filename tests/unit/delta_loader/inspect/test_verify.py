@@ -1,24 +1,32 @@
-"""`delta-loader verify` over a stream with routes: its tables for rows are one account."""
+"""What `verify` finds: of routes, of a table that two streams share, and of rows that do not name their records."""
 
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
+from common.errors import TableError
 from common.settings import Stream
-from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import TableKind
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from common.tables.deferred_ranges import DeferredIds
+from common.tables.log_files import commit_path
 from common.tables.transactions import TxnIds
+from delta_loader.inspect.explain.reading import Explainer
+from delta_loader.inspect.explain.view import offset_to_text
 from delta_loader.inspect.verify.findings import Verdict, VerifiedStream
 from delta_loader.inspect.verify.offsets import Bucket
 from delta_loader.inspect.verify.verify import Verifier
 from delta_loader.ports import in_turn
-from tests.fakes.loading import routed_settings_for
+from delta_loader.stage.reading import Stage
+from tests.fakes.loading import routed_settings_for, settings_for
 from tests.fakes.staging import Staging
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
@@ -376,3 +384,187 @@ def test_table_copied_to_another_location_is_read_once() -> None:
     FsspecStore(dead).delete([f"_delta_log/{version:020d}.json" for version in (0, 1)])
     report = made.verify(Contents(orders=range(9), **{copy.rpartition("/")[2]: []}))
     assert kinds(report, Verdict.FAULT) == [("rows_missing", copy.rpartition("/")[2])]
+
+
+MINE = TopicPartition(Topic("orders"), Partition(0))
+OTHERS = TopicPartition(Topic("payments"), Partition(0))
+
+
+class Rows:
+    """Ten rows of each of some Kafka partitions, as offset columns and as the contents of every table."""
+
+    def __init__(self, *partitions: TopicPartition) -> None:
+        self._sources = partitions
+
+    def offsets(self, *_places: tuple[str, int], stamped: bool) -> "Rows":
+        assert not stamped
+        return self
+
+    def count(self, _url: str, _version: int) -> int:
+        return 10 * len(self._sources)
+
+    def repeated_keys(self, _url: str, _version: int, _keys: Sequence[str], _where: str | None) -> list[str]:
+        return []
+
+    def sources(self) -> list[TopicPartition]:
+        return list(self._sources)
+
+    def nameless(self) -> int:
+        return 0
+
+    def buckets(self, partition: TopicPartition) -> Iterator[Bucket]:
+        if partition in self._sources:
+            yield Bucket(0, 10, (1 << 10) - 1)
+
+    def timestamp_ms(self, _source: TopicPartition, _offset: int) -> int | None:
+        return None
+
+    def loaded_twice(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+        return []
+
+    def files(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[str]:
+        return []
+
+    def close(self) -> None: ...
+
+
+def load(version: int, app_id: str, partition: TopicPartition) -> bytes:
+    span = Span(Position(0), Position(10))
+    metadata = CommitMetadata(f"c{version}", app_id, {partition: span}, None, {partition: Counts(10, 10, 0, 0)})
+    return "\n".join(
+        json.dumps(action)
+        for action in (
+            {"commitInfo": {"operation": "STREAMING UPDATE", "userMetadata": metadata.to_json()}},
+            {"add": {"path": f"{version}.parquet", "stats": '{"numRecords":10}', "dataChange": True}},
+            {"txn": {"appId": f"{app_id}-0", "version": 9}},
+        )
+    ).encode()
+
+
+def test_rows_of_the_other_stream_are_noted_and_not_a_fault() -> None:
+    stream = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
+    log = FsspecStore(stream.table)
+    log.write(f"_delta_log/{0:020d}.json", load(0, "orders", MINE))
+    log.write(f"_delta_log/{1:020d}.json", load(1, "payments", OTHERS))
+    for version in (0, 1):
+        log.write(f"{version}.parquet", b"rows")
+    report = Verifier(FsspecStore, in_turn, Rows(MINE, OTHERS), None).verify(stream)
+    assert report.failure is None
+    assert [finding.kind for finding in report.findings if finding.verdict is Verdict.FAULT] == []
+    assert [(partition.partition, partition.proved) for partition in report.partitions] == [(MINE, True)]
+    assert [finding.partition for finding in report.findings if finding.kind == "rows_of_other_topics"] == [OTHERS]
+
+
+def test_chain_of_several_topics_is_verified_by_the_log() -> None:
+    plain = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
+    stream = plain.model_copy(update={"topics": ("orders", "payments"), "topology": "shop:build"})
+    chain = TopicPartition(Topic("orders+payments"), Partition(0))
+    log = FsspecStore(stream.table)
+    data = load(0, "orders", chain).replace(b'"orders-0"', b'"orders-orders+payments-0"')
+    log.write(f"_delta_log/{0:020d}.json", data)
+    log.write("0.parquet", b"rows")
+    report = Verifier(FsspecStore, in_turn, Rows(MINE), None).verify(stream)
+    assert report.failure is None
+    assert [finding.kind for finding in report.findings if finding.verdict is Verdict.FAULT] == []
+    assert [str(partition.partition) for partition in report.partitions] == ["orders+payments/0"]
+    assert "several_topics" in {finding.kind for finding in report.findings}
+
+
+class Counted(Rows):
+    """A table that gives only its number of rows."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def offsets(self, *_places: tuple[str, int], stamped: bool) -> Rows:
+        raise AssertionError(stamped)
+
+    def count(self, _url: str, _version: int) -> int:
+        return self._rows
+
+
+@pytest.fixture
+def stream() -> Stream:
+    """A table with ten rows that one commit loaded."""
+    settings = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
+    plain = settings.model_copy(update={"kafka_columns": False})
+    store = FsspecStore(plain.table)
+    store.write(f"_delta_log/{0:020d}.json", load(0, "orders", MINE))
+    store.write("0.parquet", b"rows")
+    return plain
+
+
+def verified(stream: Stream, rows: int) -> VerifiedStream:
+    return Verifier(FsspecStore, in_turn, Counted(rows), None).verify(stream)
+
+
+def findings(report: VerifiedStream) -> list[tuple[str, Verdict]]:
+    return [(finding.kind, finding.verdict) for finding in report.findings if finding.kind != "no_offset_columns"]
+
+
+def test_matching_row_count_is_proved_but_no_partition_is(stream: Stream) -> None:
+    report = verified(stream, 10)
+    assert (report.failure, report.is_clean, findings(report)) == (None, True, [("rows_reconciled", Verdict.PROVED)])
+    assert [
+        (partition.partition, partition.position, partition.rows, partition.proved) for partition in report.partitions
+    ] == [(MINE, 10, None, False)]
+    (unproved,) = [finding for finding in report.findings if finding.kind == "no_offset_columns"]
+    assert unproved.verdict is Verdict.UNPROVED
+
+
+def test_row_count_that_differs_from_the_commits_is_a_fault(stream: Stream) -> None:
+    for rows in (9, 11):
+        report = verified(stream, rows)
+        assert (findings(report), report.is_clean) == ([("rows_differ", Verdict.FAULT)], False)
+        assert f"the table has {rows} rows, but the commits loaded 10" in report.faults[0].text
+
+
+def test_row_count_is_unproved_after_another_program_changed_rows(stream: Stream) -> None:
+    actions = (
+        {"commitInfo": {"operation": "DELETE"}},
+        {"remove": {"path": "0.parquet", "dataChange": True}},
+        {"add": {"path": "rest.parquet", "stats": '{"numRecords":7}', "dataChange": True}},
+    )
+    store = FsspecStore(stream.table)
+    store.write(f"_delta_log/{1:020d}.json", "\n".join(map(json.dumps, actions)).encode())
+    store.write("rest.parquet", b"rows")
+    report = verified(stream, 7)
+    assert (findings(report), report.is_clean) == ([("rows_differ", Verdict.UNPROVED)], True)
+    assert "another program has added or deleted rows since" in report.findings[-1].text
+
+
+def test_missing_file_is_named_even_though_the_log_counts_its_rows(stream: Stream) -> None:
+    FsspecStore(stream.table).delete(["0.parquet"])
+    report = verified(stream, 10)
+    assert [(fault.kind, fault.version, fault.files) for fault in report.faults] == [("files_gone", 0, ("0.parquet",))]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "its rows do not name their records"), (b"no Parquet", "it cannot be read: ")],
+    ids=["no offset column", "garbled"],
+)
+def test_file_whose_rows_cannot_be_identified_is_named(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    staging = Staging.below(tmp_path)
+    (table,) = {stream.table for stream in settings_for(staging).streams}
+    write_deltalake(table, pa.table({"id": [1]}))
+    (file,) = Path(table.removeprefix("file://")).glob("*.parquet")
+    if content is not None:
+        file.write_bytes(content)
+
+    def ends(_stream: Stream) -> Mapping[TopicPartition, Position]:
+        return {staging.source(0): Position(100)}
+
+    explainer = Explainer(Stage(staging.store(staging.stage_url), in_turn), staging.store, in_turn, ends)
+    story = explainer.offset(settings_for(staging).streams[0], staging.source(0), Offset(5))
+    assert f"may be in {file.name} of {table}: {problem}" in offset_to_text(story)
+
+
+def test_damaged_commit_of_a_version_is_an_error(tmp_path: Path) -> None:
+    staging = Staging.below(tmp_path)
+    write_deltalake(staging.table, pa.table({"id": [1]}))
+    staging.store(staging.table).write(commit_path(0), b"{")
+    explainer = Explainer(Stage(staging.store(staging.stage_url), in_turn), staging.store, in_turn, lambda _: {})
+    with pytest.raises(TableError, match=f"{commit_path(0)} of the table's log cannot be read"):
+        explainer.version(staging.table, 0)

@@ -30,7 +30,7 @@ from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
 from tests.builders import required
 from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import stream_of
-from tests.unit.delta_loader.inspect.test_verify_shared import Rows
+from tests.unit.delta_loader.inspect.test_verify import Rows
 
 BY = MergeBy(("id",), ("_kafka_topic", "_kafka_partition", "_kafka_offset"), None, None)
 

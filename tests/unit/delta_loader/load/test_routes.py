@@ -7,17 +7,21 @@ from dataclasses import replace
 import pytest
 
 from common.errors import StoreError, TableError
+from common.settings import Settings
 from common.spans import Position, Span
+from common.stage.appeared_routes import agree_on, with_appeared
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.state import TableState
 from delta_loader.load.deferred import excluded_spans, first_part
 from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import Load, Overlap, Run, TableShape
+from delta_loader.stage.listed import Listing
+from delta_loader.stage.reading import Stage
 from delta_loader.tables.commits import CommitOutcome, Failed, TableCommit
 from tests.builders import required, settings_of
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for, routed_settings_for
+from tests.fakes.loading import loader_for, routed_settings_for, settings_for
 from tests.fakes.markers import chain_of, put
 from tests.fakes.staging import Staging
 
@@ -370,3 +374,73 @@ def test_failed_table_lacks_nothing_below_the_position_of_the_load(staging: Stag
 def test_catch_up_takes_markers_that_begin_before_the_end_of_the_deferred_range(end: int, markers: int) -> None:
     run = Run(tuple(chain_of(0, 10, 20, 30)))
     assert first_part(run, Position(end)) == Run(run.markers[:markers])
+
+
+@pytest.fixture
+def staging() -> Staging:
+    return Staging(f"memory://{uuid.uuid4().hex}")
+
+
+def appearing_settings(staging: Staging) -> Settings:
+    return settings_for(staging, {"route": "name", "route_table": staging.route("{route}")})
+
+
+def appear(staging: Staging, *routes: str) -> None:
+    agree_on(staging.store(staging.stage_url), "orders", routes, 10)
+
+
+def offered_rows(staging: Staging, tables: MemoryDeltaTables) -> dict[str, int]:
+    urls = {"own": staging.table, "a": staging.route("a"), "b": staging.route("b")}
+    return {
+        name: sum(file.rows for commit in tables.tables[url].commits for file in commit.files)
+        for name, url in urls.items()
+        if url in tables.tables
+    }
+
+
+def test_running_loader_loads_into_tables_that_appear(staging: Staging) -> None:
+    tables = MemoryDeltaTables()
+    loader = loader_for(staging, tables, appearing_settings(staging))
+    staging.flush(0, 0, 10)
+    assert loader.run_pass()[0].failure is None
+    assert offered_rows(staging, tables) == {"own": 10}
+    appear(staging, "a")
+    staging.flush(0, 10, 20, routed={"a": [11, 12]})
+    (report,) = loader.run_pass()
+    assert (report.failure, report.held) == (None, {})
+    assert offered_rows(staging, tables) == {"own": 18, "a": 2}
+
+
+def test_table_that_appears_just_before_the_listing_is_known(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = MemoryDeltaTables()
+    loader = loader_for(staging, tables, appearing_settings(staging))
+    listing = Stage.listing
+    before: list[str] = ["b", "a"]
+
+    def listed(stage: Stage, stream: object) -> Listing:
+        if before:
+            route = before.pop()
+            appear(staging, route)
+            first = 10 * (1 - len(before))
+            staging.flush(0, first, first + 10, routed={route: [first + 1]})
+        return listing(stage, stream)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Stage, "listing", listed)
+    (report,) = loader.run_pass()
+    assert (report.failure, report.held) == (None, {})
+    assert offered_rows(staging, tables) == {"own": 18, "a": 1, "b": 1}
+
+
+def test_marker_for_a_table_that_has_not_appeared_is_held(staging: Staging) -> None:
+    tables = MemoryDeltaTables()
+    staging.flush(0, 0, 10, routed={"a": [1]})
+    (report,) = loader_for(staging, tables, appearing_settings(staging)).run_pass()
+    (held,) = report.held.values()
+    assert held.reason == "unreadable_marker"
+    assert offered_rows(staging, tables) == {}
+
+
+def test_settings_with_appeared_tables_list_their_routes(staging: Staging) -> None:
+    appear(staging, "a", "b")
+    (stream,) = with_appeared(appearing_settings(staging), staging.store(staging.stage_url)).streams
+    assert stream.secondary_tables == (staging.route("a"), staging.route("b"), staging.dead_letters)
