@@ -128,24 +128,26 @@ class Ledger:
         for file in version.added:
             self._live[file.path] = file
             self.added_by[file.path] = version.version
-        ours = version.metadata is not None and version.metadata.app_id == self.ids.app_id
-        if ours and version.metadata is not None:
-            stated = version.metadata.plain_topic
-            plain = plain_of(version.metadata, self.ids, version.transactions) if stated is None else stated
+        own = version.metadata
+        if own is not None and own.app_id != self.ids.app_id:
+            own = None
+        if own is not None:
+            plain = plain_of(own, self.ids, version.transactions) if own.plain_topic is None else own.plain_topic
             self.ids = self.ids if plain is None else self.ids.in_table(plain)
         if not version.changes_data:
             self._take_arrangement(version, removed)
-        elif not ours:
+        elif own is None:
             self._take_foreign(version, removed)
-        self._take_positions(version, ours=ours)
-        if ours and version.metadata is not None and version.metadata.positions:
-            self.topic_ids = version.metadata.topic_ids  # of all of the table's chains
-        if ours and version.metadata is not None:
-            self.other_tables |= version.metadata.other_tables
-            if _merges(version, version.metadata):
-                self.last_merge = version.version
-            self._take_counts(version)
-            self._take_replacements(version, removed)
+        self._take_positions(version, own)
+        if own is None:
+            return
+        if own.positions:
+            self.topic_ids = own.topic_ids  # of all of the table's chains
+        self.other_tables |= own.other_tables
+        if _merges(version, own):
+            self.last_merge = version.version
+        self._take_counts(version, own)
+        self._take_replacements(version, own, removed)
 
     @property
     def has_foreign_rows(self) -> bool:
@@ -174,7 +176,7 @@ class Ledger:
         before, after = total_rows(removed), version.added_rows
         if removed and before is not None and after is not None and before != after:
             text = f"version {version.version} ({version.words}) removed {counted(before, 'row')} and added {after:,}"
-            self._fault("rows_changed_on_the_way", text, version, files=tuple(file.path for file in version.added))
+            self._find(Verdict.FAULT, "rows_changed_on_the_way", text, version)
 
     def _take_foreign(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
         before, after = total_rows(removed), version.added_rows
@@ -187,11 +189,10 @@ class Ledger:
             text = f"version {version.version} ({version.words}) added {rows} that no writer staged"
             self._find(Verdict.NOTED, "foreign_rows", text, version)
 
-    def _take_positions(self, version: TableVersion, *, ours: bool) -> None:
-        spans = dict(version.metadata.spans) if ours and version.metadata is not None else {}
-        resolved = version.metadata.answers if ours and version.metadata is not None else None
-        if resolved is not None:
-            self._take_answer(version, resolved)
+    def _take_positions(self, version: TableVersion, own: CommitMetadata | None) -> None:
+        spans = {} if own is None else dict(own.spans)
+        if own is not None and own.answers is not None:
+            self._take_answer(version, own, own.answers)
             return
         for app_id, last in version.transactions.items():
             chain = self.ids.chain_of(app_id, self.ids.plain_topic or self._topics[0])
@@ -209,16 +210,15 @@ class Ledger:
                 self._move(version, partition, span, position)
         for partition, span in spans.items():
             text = f"version {version.version} loaded {span} of {partition} without moving its txn action"
-            self._fault("no_txn_action", text, version, partition, (span,))
+            self._find(Verdict.FAULT, "no_txn_action", text, version, partition, span)
 
-    def _take_answer(self, version: TableVersion, resolved: Resolved) -> None:
+    def _take_answer(self, version: TableVersion, own: CommitMetadata, resolved: Resolved) -> None:
         self.removals = [
             replace(removal, by_right=True) if removal.version == resolved.version else removal
             for removal in self.removals
         ]
         for partition, position in resolved.positions.items():
-            generation = 0 if version.metadata is None else version.metadata.generation(partition)
-            if not self._is_newest(version, partition, generation):
+            if not self._is_newest(version, partition, own.generation(partition)):
                 continue
             self.positions[partition] = position
             self.begins.setdefault(partition, position)
@@ -259,14 +259,14 @@ class Ledger:
         elif span.start > known and not self._sparse:
             gap = Span(known, span.start)
             text = f"version {version.version} continues at {span.start} of {partition}, and {gap} was never loaded"
-            self._fault("gap", text, version, partition, (gap,))
+            self._find(Verdict.FAULT, "gap", text, version, partition, gap)
         elif span.start < known:
             twice = Span(span.start, min(known, span.end))
             text = f"version {version.version} loads {twice} of {partition} a second time"
-            self._fault("overlap", text, version, partition, (twice,))
+            self._find(Verdict.FAULT, "overlap", text, version, partition, twice)
         if position != span.end:
             text = f"version {version.version} loaded {span} of {partition}, and its txn action says {position} is next"
-            self._fault("txn_action_differs", text, version, partition, (span,))
+            self._find(Verdict.FAULT, "txn_action_differs", text, version, partition, span)
         metadata = version.metadata
         counts = None if metadata is None else metadata.counts.get(partition)
         has_offset_statistics = not version.added or any(file.reach.offsets is not None for file in version.added)
@@ -288,7 +288,7 @@ class Ledger:
                 self._find(Verdict.NOTED, "begun_by_another_program", text, version, partition)
         elif position < known:
             text = f"version {version.version} ({version.words}) set the txn action of {partition} back to {position}"
-            self._fault("txn_action_set_back", text, version, partition, (Span(position, known),))
+            self._find(Verdict.FAULT, "txn_action_set_back", text, version, partition, Span(position, known))
         elif position > known and version.added:
             text = f"version {version.version} ({version.words}) loaded {Span(known, position)} of {partition}"
             self._find(Verdict.NOTED, "brought_by_another_program", text, version, partition)
@@ -301,12 +301,12 @@ class Ledger:
                 f"version {version.version} ({version.words}) moved the txn action of {partition} from {known} to "
                 f"{position} without rows: {gap} was never loaded"
             )
-            self._fault("txn_action_moved_ahead", text, version, partition, (gap,))
+            self._find(Verdict.FAULT, "txn_action_moved_ahead", text, version, partition, gap)
 
-    def _take_counts(self, version: TableVersion) -> None:
+    def _take_counts(self, version: TableVersion, metadata: CommitMetadata) -> None:
         """Compare a commit's counts with each other, and with its files (rule 4)."""
-        metadata, rows = version.metadata, version.added_rows
-        if metadata is None or not metadata.spans or set(metadata.counts) != set(metadata.spans):
+        rows = version.added_rows
+        if not metadata.spans or set(metadata.counts) != set(metadata.spans):
             return
         for partition, counts in metadata.counts.items():
             if not counts.add_up:
@@ -315,37 +315,23 @@ class Ledger:
                     f"{counts.records_with_rows:,} with rows, {counted(counts.dead_letters, 'dead letter')}, "
                     f"{counted(counts.tombstones, 'tombstone')}, {counts.filtered:,} filtered"
                 )
-                self._fault("counts_do_not_add_up", text, version, partition, (metadata.spans[partition],))
+                self._find(Verdict.FAULT, "counts_do_not_add_up", text, version, partition, metadata.spans[partition])
         expected = sum(
             count.dead_letters if self._dead_letters else count.rows_here for count in metadata.counts.values()
         )
         if rows is not None and expected != rows and not self._merged and not _merges(version, metadata):
             text = f"version {version.version} counts {counted(expected, 'row')}, and its files hold {rows:,}"
-            self._fault("files_differ_from_counts", text, version, files=tuple(file.path for file in version.added))
+            self._find(Verdict.FAULT, "files_differ_from_counts", text, version)
 
-    def _take_replacements(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
-        metadata = version.metadata
-        if metadata is None:
-            return
+    def _take_replacements(
+        self, version: TableVersion, metadata: CommitMetadata, removed: tuple[DataFile, ...]
+    ) -> None:
         before, after = total_rows(removed), version.added_rows
         net = None if before is None or after is None or len(metadata.replaced) != 1 else after - before
         for partition, replaced in metadata.replaced.items():
             self.replacements.setdefault(partition, []).append(ReplacedSpan(version.version, replaced, net))
             text = f"version {version.version} replaced {replaced.words} of {partition} (request {replaced.request})"
             self._find(Verdict.NOTED, "replaced", text, version, partition, replaced.span)
-
-    def _fault(
-        self,
-        kind: str,
-        text: str,
-        version: TableVersion,
-        partition: TopicPartition | None = None,
-        spans: tuple[Span, ...] = (),
-        *,
-        files: tuple[str, ...] = (),
-    ) -> None:
-        named = files or tuple(file.path for file in version.added)
-        self.findings.append(Finding(Verdict.FAULT, kind, text, self.url, partition, spans, version.version, named))
 
     def _find(
         self,
@@ -356,7 +342,8 @@ class Ledger:
         partition: TopicPartition | None = None,
         *spans: Span,
     ) -> None:
-        self.findings.append(Finding(verdict, kind, text, self.url, partition, spans, version.version))
+        files = tuple(file.path for file in version.added) if verdict is Verdict.FAULT else ()
+        self.findings.append(Finding(verdict, kind, text, self.url, partition, spans, version.version, files))
 
 
 def _merges(version: TableVersion, metadata: CommitMetadata) -> bool:

@@ -45,7 +45,7 @@ from delta_loader.inspect.verify.count_findings import exploded_findings
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict, VerifiedStream
 from delta_loader.inspect.verify.ledger import Ledger
 from delta_loader.inspect.verify.offsets import Bucket, Ranges
-from delta_loader.inspect.verify.reconcile import kafka_findings, reconcile, walk
+from delta_loader.inspect.verify.reconcile import Reconciliation, walk
 from delta_loader.inspect.verify.reconcile_facts import BucketTotals, Explained, FilteredRecords, Shape, Tables
 from delta_loader.inspect.verify.same_records import other_records, other_topic, staged_spans
 from delta_loader.load.merged_keys import KeyReader, how_merged
@@ -384,10 +384,11 @@ class Verifier:
                 kafka = None if topic_partition in other_topics else self.kafka
                 seen = _walk(tables, topic_partition, rows, dead, kafka)
                 self.advance(1)
-                report, problems = reconcile(tables, topic_partition, seen, explained, explained_dead)
+                reconciliation = Reconciliation(tables, topic_partition, seen)
+                report, problems = reconciliation.of_tables(explained, explained_dead)
                 problems += _duplicates(tables, topic_partition, seen, rows, dead)
                 if kafka is not None:
-                    problems += kafka_findings(tables, topic_partition, seen, problems)
+                    problems += reconciliation.of_kafka(problems)
                     problems += _other_records(tables, topic_partition, seen, (rows, dead), kafka)
                 wrong = topic_partition in other_topics or any(finding.verdict is Verdict.FAULT for finding in problems)
                 partitions.append(replace(report, proved=report.proved and not wrong))

@@ -15,7 +15,7 @@ from delta_loader.inspect.verify.findings import Finding, Verdict, VerifiedStrea
 from delta_loader.inspect.verify.ledger import Ledger
 from delta_loader.inspect.verify.offset_ranges import offset_ranges
 from delta_loader.inspect.verify.offsets import BUCKET, Bucket
-from delta_loader.inspect.verify.reconcile import kafka_findings, reconcile, walk
+from delta_loader.inspect.verify.reconcile import Reconciliation, walk
 from delta_loader.inspect.verify.reconcile_facts import Explained, FilteredRecords, Shape, Tables
 from delta_loader.tables.history import parse_version
 from tests.builders import span
@@ -104,10 +104,10 @@ def judged(
     records = [] if kafka is None else [(bucket(*kafka), Bucket(0, 0, 0))]
     seen = walk(spans, position, [bucket(*rows)], [bucket(*dead)], kafka=records, left_out=left_out)
     explained = Explained()
-    _, findings = reconcile(tables, SOURCE, seen, explained, Explained())
+    _, findings = Reconciliation(tables, SOURCE, seen).of_tables(explained, Explained())
     findings += explained.findings("t")
     findings += exploded_findings(tables, SOURCE, seen.total - seen.distinct)
-    return [*findings, *(kafka_findings(tables, SOURCE, seen, findings) if kafka is not None else ())]
+    return [*findings, *(Reconciliation(tables, SOURCE, seen).of_kafka(findings) if kafka is not None else ())]
 
 
 def kinds(findings: Iterable[Finding]) -> list[tuple[str, str, int | None]]:
@@ -240,7 +240,7 @@ def test_topic_that_ends_before_the_table_s_position_is_a_fault() -> None:
     for end, is_fault in ((9, True), (10, False), (11, False)):
         seen = walk([span(0, 10)], Position(10), [bucket(*range(10))], [], kafka=[])
         seen.kafka_end = Position(end)
-        findings = kinds(kafka_findings(tables, SOURCE, seen, ()))
+        findings = kinds(Reconciliation(tables, SOURCE, seen).of_kafka(()))
         assert (("fault", "kafka_went_back", None) in findings) is is_fault
 
 
@@ -421,8 +421,8 @@ def test_filtered_records_are_unproved_after_dead_letters_were_cleaned_up() -> N
     kafka = [(bucket(*range(10)), Bucket(0, 0, 0))]
     rows = [bucket(0, 2, 4, 6, 7, 8)]
     seen = walk([offset_range.span for offset_range in ranges], Position(10), rows, [], kafka=kafka, left_out=left_out)
-    _, findings = reconcile(tables, SOURCE, seen, Explained(), Explained())
-    findings += kafka_findings(tables, SOURCE, seen, findings)
+    _, findings = Reconciliation(tables, SOURCE, seen).of_tables(Explained(), Explained())
+    findings += Reconciliation(tables, SOURCE, seen).of_kafka(findings)
     assert [(finding.verdict.value, finding.kind) for finding in findings] == [
         ("noted", "deleted"),
         ("not proved", "may_be_deleted"),
@@ -478,8 +478,8 @@ def nameless(history: History, rows: int) -> list[tuple[str, str, int | None]]:
     tables = Tables(history.ledger, None, "t", "d")
     seen = walk([span(0, 10), span(10, 20)], Position(20), [bucket(*range(10, 20))], [], kafka=KAFKA)
     explained = Explained()
-    _, findings = reconcile(tables, SOURCE, seen, explained, Explained())
-    findings += kafka_findings(tables, SOURCE, seen, findings)
+    _, findings = Reconciliation(tables, SOURCE, seen).of_tables(explained, Explained())
+    findings += Reconciliation(tables, SOURCE, seen).of_kafka(findings)
     return kinds([*findings, *explained.nameless_findings(tables, rows)])
 
 
@@ -516,6 +516,6 @@ def test_records_in_unreadable_tables_are_excused_across_commits() -> None:
         history.commit(txn(start + 9), ours=metadata)
     tables = Tables(history.ledger, None, "t", "d", unread=frozenset({"gone"}))
     seen = walk([span(0, 10), span(10, 20)], Position(20), [], [], kafka=KAFKA)
-    _, findings = reconcile(tables, SOURCE, seen, Explained(), Explained())
-    findings += kafka_findings(tables, SOURCE, seen, findings)
+    _, findings = Reconciliation(tables, SOURCE, seen).of_tables(Explained(), Explained())
+    findings += Reconciliation(tables, SOURCE, seen).of_kafka(findings)
     assert [verdict for verdict, *_ in kinds(findings)] == ["not proved", "not proved", "proved"]
