@@ -40,6 +40,7 @@ from common.pause_commands import add_pause_commands, paused_streams
 from common.settings import Settings
 from common.settings.stores import stage_store, table_stores
 from common.stage.appeared_routes import with_appeared
+from common.stage.notifications import NOTIFICATIONS
 from common.stage.paused import StreamPart
 from common.stage.paused_streams import REFRESH_EVERY_S
 from delta_loader.checks.readiness import ReadinessCheck
@@ -60,7 +61,14 @@ from delta_loader.maintenance.services.reading import FactsReader
 from delta_loader.maintenance.services.runs import ScheduledServices, TableServices
 from delta_loader.ports import ParallelMap
 from delta_loader.scheduling.jobs import LONG_S, Jobs
-from delta_loader.scheduling.wiring import listener_of, load_trigger_of
+from delta_loader.scheduling.listening import Listener
+from delta_loader.scheduling.load_trigger import LoadTrigger, stream_triggers
+from delta_loader.scheduling.notifications import (
+    ControlTopicNotifications,
+    Notifications,
+    PolledNotifications,
+    StoredNotifications,
+)
 from delta_loader.service import LoaderService
 from delta_loader.web.serving import LoaderServing
 
@@ -189,10 +197,9 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     ports = replace(ports, run_streams=streams, may_load=may_load)
     service = LoaderService(settings.streams, settings.loader, ports)
     service.recall()
-    control = None if once else listener_of(settings, log=log, metrics=metrics)
-    if control is not None:
-        stack.callback(control.close)
-    trigger = load_trigger_of(settings, serving.requests, control, jobs, may_load, log=log, metrics=metrics)
+    control = None if once else _listener(settings, stack, log=log, metrics=metrics)
+    notifications = _notifications(settings, control, jobs, may_load, log)
+    trigger = LoadTrigger(stream_triggers(settings), serving.requests, clock, metrics, notifications)
     stack.callback(trigger.give_up)
     serving.loader = Loader(
         service,
@@ -212,6 +219,29 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
         _add_jobs(serving.loader, clean_up, tables.alive)
         serving.loader = _with_services(settings, spark, parallel, serving.loader, stack, log=log, metrics=metrics)
     return serving.loader
+
+
+def _listener(settings: Settings, stack: ExitStack, *, log: FilteringBoundLogger, metrics: Metrics) -> Listener | None:
+    """The control topic's listener, already started, which ``stack`` closes; or None. Raises ConfigError."""
+    topic, app_ids = settings.loader.control_topic, [stream.app_id for stream in settings.streams]
+    listener = None if topic is None else Listener(settings.kafka, topic, app_ids, log=log, metrics=metrics)
+    if listener is not None:
+        stack.callback(listener.close)
+    return listener
+
+
+def _notifications(
+    settings: Settings, control: Listener | None, jobs: Jobs, may_load: Callable[[str], bool], log: FilteringBoundLogger
+) -> Notifications | None:
+    """Writers' notifications, for which a job checks the stage; None if no stream is loaded by them."""
+    waiting = [stream.app_id for stream in settings.streams_on_marker]
+    if not waiting:
+        return None
+    store = stage_store(settings)
+    stored = StoredNotifications(store, waiting, log, may_load)
+    polled = PolledNotifications(stored, SystemClock(), lambda: jobs.soon(NOTIFICATIONS))
+    jobs.add(NOTIFICATIONS, polled.fetch)
+    return polled if control is None else ControlTopicNotifications(control, polled, SystemClock())
 
 
 def _start_spark(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, stopped: Event) -> SparkSession:

@@ -25,11 +25,10 @@ from common.http.pages import with_remedy
 from common.remedies import CONFIG
 from common.settings import LoaderSettings, Stream
 from common.settings.pace import loader_of
-from delta_loader.load.load_stats import FailureNotes, LoadStats
+from delta_loader.load.load_stats import FailureNotes, LoadStats, UnfinishedStreams
 from delta_loader.load.report import LoadReporter, StreamReport
 from delta_loader.load.rollback import ExaminedTables
 from delta_loader.load.stream_load import StreamLoad
-from delta_loader.load.unfinished import UnfinishedStreams
 from delta_loader.plan.held import FOUND_BY_LOADS
 from delta_loader.ports import AnotherIsDue, never
 from delta_loader.tables.valid_through import moment_text

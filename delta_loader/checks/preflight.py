@@ -40,8 +40,7 @@ from delta_loader.checks.requirements import (
 from delta_loader.checks.side_by_side import SideBySide
 from delta_loader.load.rollback import held_by
 from delta_loader.ports import EndsOf, OpenStore
-from delta_loader.stage.reading import Stage
-from delta_loader.stage.waiting import oldest_waiting_ms
+from delta_loader.stage.reading import Stage, oldest_waiting_ms
 
 _TABLE_PROBES = "_probe"  # readers of tables and VACUUM ignore names with this prefix
 

@@ -21,6 +21,9 @@ from enum import StrEnum
 from common import metrics as catalogue
 from common.metrics import Metrics
 from common.ports import Clock
+from common.settings import Settings
+from common.settings.pace import loader_of
+from common.settings.values import ON_MARKER
 from delta_loader.load.report import StreamReport
 from delta_loader.scheduling.notifications import Notifications
 from delta_loader.scheduling.pacing import Pace
@@ -92,6 +95,16 @@ class StreamTrigger:
     waits: bool
     """Whether writers' notifications trigger a load."""
     loads_per_minute: int
+
+
+def stream_triggers(settings: Settings) -> dict[str, StreamTrigger]:
+    """When each stream is loaded, by its app id."""
+    paces = {stream.app_id: loader_of(settings.loader, stream) for stream in settings.streams}
+    schedules = {pace.schedule: Schedule(pace.schedule) for pace in paces.values()}
+    return {
+        app_id: StreamTrigger(schedules[pace.schedule], pace.schedule == ON_MARKER, pace.max_commits_per_minute)
+        for app_id, pace in paces.items()
+    }
 
 
 @dataclass(slots=True)

@@ -8,6 +8,8 @@ Rules:
    memory. They are the next ones by position, and a plan over a prefix of a chain is a prefix of the plan.
 3. A marker that disappeared since the listing is treated as not listed, and the tables are read again: another loader
    may have loaded and settled it.
+
+How long staged markers have waited is decided by the listing and the tables' positions (`oldest_waiting_ms`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +18,7 @@ from contextlib import suppress
 from common.errors import MarkerError, NewerFormatError
 from common.ports import ObjectStore, StoredObject
 from common.settings import Stream
-from common.spans import TopicPartition
+from common.spans import Offset, TopicPartition, position_after
 from common.stage.appeared_routes import appeared, with_appeared_of
 from common.stage.chain_origins import BEGIN, ChainOrigin, listed_origin, newest_paths
 from common.stage.idle import (
@@ -42,6 +44,11 @@ from common.stage.markers import (
 )
 from common.stage.merged import is_merged, kafka_topic
 from common.stage.topic_owners import StageTopicOwners
+from common.tables.deferred_ranges import DeferredRanges
+from common.tables.identity import NO_IDENTITY, TableIdentity
+from common.tables.state import TableState
+from common.tables.transactions import TxnIds
+from common.tables.urls import comparable
 from delta_loader.plan.plan import AnyMarker, UnreadableMarker, for_tables
 from delta_loader.ports import ParallelMap
 from delta_loader.stage.listed import Listed, Listing, listing_of, without
@@ -257,3 +264,40 @@ def _parse(name: MarkerName, data: bytes, tables: Mapping[str, str], path: str) 
         return for_tables(marker_from_bytes(name, data, path), tables)
     except MarkerError as error:
         return UnreadableMarker(name, error.problem, isinstance(error, NewerFormatError))
+
+
+def oldest_waiting_ms(
+    stage: Stage, stream: Stream, state: TableState | None, identity: TableIdentity = NO_IDENTITY
+) -> int | None:
+    """When the oldest marker was written that not all of the stream's tables have, or None.
+
+    ``state`` is that of the stream's main table, ``identity`` that of its positions. Raises StoreError.
+    """
+    listing, transactions = stage.listing(stream), {} if state is None else state.transactions
+    ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
+    ids = ids.at(stage.generations(stream), transactions, listing)
+    deferred = DeferredRanges.read(transactions)
+    written: list[int] = []
+    for partition, listed in listing.items():
+        position = ids.position(transactions, partition)
+        position = None if position is None else deferred.floor(ids, stream.secondary_tables, partition, position)
+        written += [listed.modified_ms[name] for name in listed.names if position is None or name.start >= position]
+    return min(written, default=None)
+
+
+def oldest_of_no_stream_ms(
+    stage: Stage, streams: Collection[Stream], url: str, transactions: Mapping[str, int]
+) -> int | None:
+    """When the oldest marker with files for the table was written, in chains that none of the streams takes.
+
+    These are chains of removed streams, or of another config. Only chains whose newest marker has files for the table
+    count. Raises StoreError.
+    """
+    written: list[int] = []
+    for listed, newest in stage.of_no_stream(streams):
+        if comparable(url) in {comparable(table.url) for table in newest.tables}:
+            ids = TxnIds(newest.app_id, several_topics=False, generations={listed.partition: newest.generation})
+            last = max((transactions[name] for name in ids.names(listed.partition) if name in transactions), default=-1)
+            position = position_after(Offset(last))
+            written += [ms for name, ms in listed.modified_ms.items() if name.start >= position]
+    return min(written, default=None)

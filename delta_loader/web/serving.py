@@ -27,8 +27,7 @@ from delta_loader.scheduling.load_trigger import RequestQueue
 from delta_loader.spark.checkpoint_threads import FAILING_REMEDY
 from delta_loader.stage.reading import Stage
 from delta_loader.status.kafka import KafkaRefresher
-from delta_loader.web.view import LoaderView
-from delta_loader.web.writers import WritersView
+from delta_loader.web.view import LoaderView, WritersView
 
 _CONFLICT = 409
 WAIT_S = 600.0

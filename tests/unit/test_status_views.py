@@ -28,7 +28,7 @@ from common.stage.undeclared import UndeclaredFields
 from delta_loader.check_result import Check
 from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.lease.holder import LoaderLease
-from delta_loader.load.unfinished import STUCK_S
+from delta_loader.load.load_stats import STUCK_S
 from delta_loader.loader import Loader
 from delta_loader.scheduling.jobs import Jobs
 from delta_loader.scheduling.listening import Listener
@@ -39,8 +39,7 @@ from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints, DueChec
 from delta_loader.status.writers import IdleWriter, KafkaAnswers
 from delta_loader.tables.commits import CommitOutcome, TableCommit
 from delta_loader.web.serving import LoaderServing
-from delta_loader.web.view import LoaderView
-from delta_loader.web.writers import WritersView
+from delta_loader.web.view import LoaderView, WritersView
 from stage_writer.notifications.notifier import LoaderNotifier
 from stage_writer.outbox.ports import Outlets
 from stage_writer.stage.staging import ObjectStage

@@ -33,8 +33,7 @@ from delta_loader.maintenance.services.facts import (
     run_of,
 )
 from delta_loader.ports import OpenStore, ParallelMap
-from delta_loader.stage.reading import Stage
-from delta_loader.stage.waiting import oldest_of_no_stream_ms, oldest_waiting_ms
+from delta_loader.stage.reading import Stage, oldest_of_no_stream_ms, oldest_waiting_ms
 
 _MOST_COMMITS = 2_000
 _AT_A_TIME = 64

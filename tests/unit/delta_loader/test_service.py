@@ -22,8 +22,7 @@ from common.stage.undeclared import UndeclaredFields
 from common.tables.state import TableState
 from common.tables.urls import comparable
 from delta_loader.load.committer import CONFLICTS_TO_FAILURE, SECONDS_TO_FAILURE
-from delta_loader.load.load_stats import FailureNotes
-from delta_loader.load.unfinished import UnfinishedStreams
+from delta_loader.load.load_stats import FailureNotes, UnfinishedStreams
 from delta_loader.plan.held import MainTable, missing_file
 from delta_loader.plan.held import held as held_by_plan
 from delta_loader.plan.plan import MissingOrigin

@@ -13,11 +13,17 @@ from common.ports import StoredObject
 from common.stage.notifications import notification_folder, notification_path
 from common.storage.store import FsspecStore
 from delta_loader.load.report import StreamReport
-from delta_loader.scheduling.load_trigger import DueLoad, LoadRequest, LoadTrigger, RequestQueue, StreamTrigger
+from delta_loader.scheduling.load_trigger import (
+    DueLoad,
+    LoadRequest,
+    LoadTrigger,
+    RequestQueue,
+    StreamTrigger,
+    stream_triggers,
+)
 from delta_loader.scheduling.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications
 from delta_loader.scheduling.pacing import Pace
 from delta_loader.scheduling.schedule import Schedule
-from delta_loader.scheduling.wiring import stream_triggers
 from tests.builders import settings_of
 from tests.fakes.group import HandClock
 from tests.fakes.stores import TrappedStore, failing

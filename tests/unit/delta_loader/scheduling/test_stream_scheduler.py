@@ -336,7 +336,7 @@ def test_hanging_commit_and_broken_table_do_not_stop_other_streams(monkeypatch: 
         until(are_done, within_s=5 * LONG_S)
         assert NAMES[0] not in reports
         assert reports[NAMES[1]].failure is not None
-    monkeypatch.setattr("delta_loader.load.unfinished.STUCK_S", 0.1)
+    monkeypatch.setattr("delta_loader.load.load_stats.STUCK_S", 0.1)
     assert [NAMES[0] in problem for problem in service.problems] == [False, True]
 
     tables.goes_on.set()
