@@ -58,8 +58,32 @@ class Tables(MemoryDeltaTables):
         return self.at_commit() or super().commit(commit)
 
 
+class Chain:
+    """A chain, its stage and its stream's tables."""
+
+    staging: Staging
+    tables: Tables
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.staging.source(0)
+
+    @property
+    def stage(self) -> FsspecStore:
+        return self.staging.store(self.staging.stage_url)
+
+    @property
+    def notes(self) -> list[str]:
+        return [stored.path for stored in self.stage.list(f"{LOADING}/")]
+
+    def load(self, **loader: object) -> StreamReport:
+        settings = settings_for(self.staging, **loader)
+        (report,) = loader_for(self.staging, self.tables, settings, IdleClock()).run_pass()
+        return report
+
+
 @dataclass
-class World:
+class World(Chain):
     """A chain of two topics, four records of which are loaded and six more are staged."""
 
     staging: JoinedStaging = field(default_factory=lambda: JoinedStaging(f"memory://{uuid.uuid4().hex}"))
@@ -70,19 +94,6 @@ class World:
         self.staging.flush(0, 0, 4)
         self.load()
         self.staging.flush(0, 4, 10)
-
-    @property
-    def partition(self) -> TopicPartition:
-        return self.staging.source(0)
-
-    @property
-    def stage(self) -> FsspecStore:
-        return self.staging.store(self.staging.stage_url)
-
-    def load(self, **loader: object) -> StreamReport:
-        settings = settings_for(self.staging, **loader)
-        (report,) = loader_for(self.staging, self.tables, settings, IdleClock()).run_pass()
-        return report
 
     def would_rewind(self, remedy: str) -> RewindPlan:
         (to,) = re.findall(
@@ -104,10 +115,6 @@ class World:
     def loaded(self) -> int:
         (last,) = self.tables.tables[self.staging.table].transactions.values()
         return last + 1
-
-    @property
-    def notes(self) -> list[str]:
-        return [stored.path for stored in self.stage.list(f"{LOADING}/")]
 
     def rewind(self, to: int) -> None:
         locks = RepairLocks(self.stage, Author("operator", 1), uuid.uuid4().hex)
@@ -322,24 +329,12 @@ def test_while_the_end_of_a_commit_is_unknown_nothing_of_it_may_be_rewound() -> 
 AUTHOR = Author("operator", 1)
 
 
-class FirstTables(MemoryDeltaTables):
-    """Tables at whose commits something else happens first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at_commit: Callable[[], object] = lambda: None
-
-    def commit(self, commit: TableCommit) -> CommitOutcome:
-        self.at_commit()
-        return super().commit(commit)
-
-
 @dataclass
-class FirstWorld:
+class FirstWorld(Chain):
     """A chain whose origin is 20, and whose first marker is staged."""
 
     staging: Staging = field(default_factory=lambda: Staging(f"memory://{uuid.uuid4().hex}"))
-    tables: FirstTables = field(default_factory=FirstTables)
+    tables: Tables = field(default_factory=Tables)
     start: int = 20
 
     def __post_init__(self) -> None:
@@ -347,25 +342,9 @@ class FirstWorld:
         self.staging.flush(0, self.start, 33)
 
     @property
-    def partition(self) -> TopicPartition:
-        return self.staging.source(0)
-
-    @property
-    def stage(self) -> FsspecStore:
-        return self.staging.store(self.staging.stage_url)
-
-    def load(self) -> StreamReport:
-        (report,) = loader_for(self.staging, self.tables, settings_for(self.staging), IdleClock()).run_pass()
-        return report
-
-    @property
     def loaded(self) -> int | None:
         table = self.tables.tables.get(self.staging.table)
         return None if table is None or not table.transactions else next(iter(table.transactions.values())) + 1
-
-    @property
-    def notes(self) -> list[str]:
-        return [stored.path for stored in self.stage.list(f"{LOADING}/")]
 
     def locks(self) -> RepairLocks:
         locks = RepairLocks(self.stage, AUTHOR, uuid.uuid4().hex)
