@@ -114,9 +114,6 @@ class StoredDeadLetters:
             groups, key=lambda group: (-group.count, group.app_id, group.error_class, group.topic, group.reason)
         )
 
-    def count(self) -> int:
-        return sum(int(frame.count()) for _, frame in self._frames())
-
     def rows(self) -> Iterator[StoredDeadLetter]:
         """All dead letters (rule 2)."""
         for stream, frame in self._frames():

@@ -37,7 +37,7 @@ from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE
 
 
 class ConstraintChecker:
-    """A `delta_loader.load.refusals.Screener` in one Spark session."""
+    """A `delta_loader.load.ports.RefusalReader` in one Spark session."""
 
     def __init__(self, spark: SparkSession, stage_url: str) -> None:
         """Mixed files are below ``stage_url``."""

@@ -248,7 +248,7 @@ class ScheduledServices:
         self._due = self._schedule.next_after(now, now) if is_cron else now
 
     def close(self) -> None:
-        """End the running task; the thread in `look` waits for it."""
+        """End the running task; the thread in `run_due` waits for it."""
         self._stopped.set()
         self._services.cancel()
 

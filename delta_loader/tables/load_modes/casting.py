@@ -27,7 +27,6 @@ from common.schema.widening import FRACTIONS, widened
 from common.tables.table_features import GENERATED, IDENTITY
 
 ELEMENT, KEY, VALUE = "element", "key", "value"
-"""Digits before the decimal point of the narrowest DECIMAL that Delta widens an integer to."""
 
 
 @dataclass(frozen=True, slots=True)

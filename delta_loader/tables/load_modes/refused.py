@@ -15,6 +15,10 @@ Rules:
    records of the existing dead letters are refused again, regardless of the table's current checks: none may also
    become a row. So while the dead-letter table cannot be read, a table that has or had constraints, or a
    narrower column, gets no rows.
+4. A loader that stood still may carry out its commit of a dead letter after the check was dropped and another loader
+   has made a row of the record. Before the first rows under a table's current checks, each process therefore counts a
+   refusal in the dead-letter table (`ended_refusals`), so a commit from before fails: one small commit for each start
+   of a loader and each change of the checks, and none for a table that never had any.
 """
 
 from __future__ import annotations
