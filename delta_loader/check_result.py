@@ -44,6 +44,22 @@ class Check:
         return ExitCode.FAILED if self.away else self.code
 
 
+@dataclass(frozen=True, slots=True)
+class StreamChecks:
+    """Makes the checks of one stream, whose messages begin with its app id."""
+
+    app_id: str
+
+    def ok(self, name: str, text: str) -> Check:
+        return Check(name, Level.OK, f"{self.app_id}: {text}", "", self.app_id)
+
+    def warning(self, name: str, text: str, remedy: str) -> Check:
+        return Check(name, Level.WARNING, f"{self.app_id}: {text}", remedy, self.app_id)
+
+    def error(self, name: str, text: str, remedy: str, *, away: bool = False, code: ExitCode = ExitCode.HELD) -> Check:
+        return Check(name, Level.ERROR, f"{self.app_id}: {text}", remedy, self.app_id, away, code)
+
+
 def fatal(checks: Iterable[Check]) -> tuple[Check, ...]:
     """The errors of all streams, which keep a loader from starting until an operator fixes them (rule 2)."""
     return tuple(check for check in checks if check.level is Level.ERROR and not check.away and check.app_id is None)

@@ -17,7 +17,7 @@ from common.errors import ConfigError, KafkaDeltaExpressError
 from common.settings import Stream
 from common.settings.catalog import name_of_table
 from common.tables.urls import comparable
-from delta_loader.check_result import Check, Level
+from delta_loader.check_result import Check, Level, StreamChecks
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Registering:
                 yield Check("catalog", Level.ERROR, text, error.remedy, concerns, away, error.exit_code)
                 continue
             state = "is registered when it is loaded" if entry is None else f"is the table at {url}"
-            yield Check("catalog", Level.OK, f"{stream.app_id}: {name} {state}", "", stream.app_id)
+            yield StreamChecks(stream.app_id).ok("catalog", f"{name} {state}")
 
 
 def require_right(name: str, url: str, entry: Entry) -> None:

@@ -28,7 +28,7 @@ from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY
 from common.tables.stream_history import read_stream_history
 from common.tables.transactions import TxnIds
-from delta_loader.check_result import Check, Level
+from delta_loader.check_result import Check, StreamChecks
 from delta_loader.ports import OpenStore
 from delta_loader.stage.listed import Listed
 from delta_loader.stage.reading import Stage
@@ -90,11 +90,8 @@ def _check(stream: Stream, topic: str, markers: Mapping[TopicPartition, int], *,
             f"look for its last records in {stream.table}: if they are there, {give_up}; if not, {load}, and start it "
             "with the command that is shown there"
         )
-    return Check(
-        "topics",
-        Level.ERROR,
-        f"{stream.app_id}: {count:,} markers of {first}{more} were staged for it and {state}, but "
-        f"its topics are {', '.join(stream.topics)}, so they are never loaded",
-        remedy,
-        stream.app_id,
+    text = (
+        f"{count:,} markers of {first}{more} were staged for it and {state}, but its topics are "
+        f"{', '.join(stream.topics)}, so they are never loaded"
     )
+    return StreamChecks(stream.app_id).error("topics", text, remedy)

@@ -26,7 +26,7 @@ from common.tables.identity import NO_IDENTITY, TableIdentity
 from common.tables.state import TableState
 from common.tables.stream_columns import before_agreement, found_columns
 from common.tables.stream_history import StreamHistory, read_histories
-from delta_loader.check_result import Check, Level
+from delta_loader.check_result import Check, Level, StreamChecks
 from delta_loader.checks.abandoned_topics import abandoned_topics
 from delta_loader.checks.requirements import (
     columns_from_check,
@@ -87,7 +87,7 @@ class Preflight:
         try:
             for pause in (pause_of(self.store, part, stream.app_id) for part in StreamPart):
                 if pause is not None:
-                    yield Check("paused", Level.WARNING, f"{stream.app_id}: {pause.text}", pause.remedy, stream.app_id)
+                    yield StreamChecks(stream.app_id).warning("paused", pause.text, pause.remedy)
         except KafkaDeltaExpressError as error:
             yield failed("paused", error, stream.app_id)
 
@@ -155,9 +155,9 @@ class Preflight:
     def _template(self, stream: Stream) -> Iterator[Check]:
         """The check of the template of a table to be created, which is the given ``stream``'s main table."""
         if stream.layout.template and read_table_state(self.open_store(stream.layout.template)) is None:
-            problem = f"{stream.app_id}: the template {stream.layout.template} of {stream.table} does not exist"
+            problem = f"the template {stream.layout.template} of {stream.table} does not exist"
             remedy = "create it, or name another table as the template"
-            yield Check("table", Level.ERROR, problem, remedy, stream.app_id)
+            yield StreamChecks(stream.app_id).error("table", problem, remedy)
 
     def _oldest_ms(self, stream: Stream, state: TableState | None, history: StreamHistory | None) -> int | None:
         """The age of the oldest marker that the table does not have."""
@@ -166,26 +166,23 @@ class Preflight:
         return None if written_ms is None else self.clock.wall_ms() - written_ms
 
     def _kafka(self, stream: Stream) -> Check:
+        checks = StreamChecks(stream.app_id)
         try:
             ends = self.kafka_ends(stream)
         except KafkaDeltaExpressError as error:
-            return Check("kafka", Level.WARNING, f"{stream.app_id}: {error.problem}", error.remedy, stream.app_id)
+            return checks.warning("kafka", error.problem, error.remedy)
         servers = self.settings.kafka["bootstrap.servers"]
         if ends is None:
-            return Check(
+            return checks.warning(
                 "kafka",
-                Level.WARNING,
-                f"{stream.app_id}: Kafka at {servers} did not list its topics in time; loading does not need Kafka",
+                f"Kafka at {servers} did not list its topics in time; loading does not need Kafka",
                 "check kafka.bootstrap.servers and the topics: status shows no lag without Kafka",
-                stream.app_id,
             )
         if not ends:
-            return Check(
+            return checks.warning(
                 "kafka",
-                Level.WARNING,
-                f"{stream.app_id}: Kafka at {servers} has no topic {', '.join(stream.topics)} that this user may see",
+                f"Kafka at {servers} has no topic {', '.join(stream.topics)} that this user may see",
                 "create it, allow this user to Describe it, or fix the stream's topics: until then nothing is staged",
-                stream.app_id,
             )
         return Check("kafka", Level.OK, f"{stream.app_id} has {counted(len(ends), 'partition')}", app_id=stream.app_id)
 
@@ -230,5 +227,4 @@ def _rollback_checks(stream: Stream, histories: Mapping[str, StreamHistory], own
     for url, history in histories.items():
         if history.rollback is not None:
             reason = held_by(url, stream, history.rollback, positions)
-            problem = f"{stream.app_id}: {reason.problem}; the stream waits"
-            yield Check("history", Level.WARNING, problem, reason.remedy, stream.app_id)
+            yield StreamChecks(stream.app_id).warning("history", f"{reason.problem}; the stream waits", reason.remedy)

@@ -1,6 +1,6 @@
 """Conditions for the loader's start, as pure functions: one line per check (check_result.py)."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from common.errors import SchemaError
 from common.remedies import delta_table, of_table
@@ -16,7 +16,7 @@ from common.tables.changes import made_fields
 from common.tables.identity import TableIdentity
 from common.tables.state import TXN_RETENTION, TableState, retention_ms
 from common.tables.urls import comparable
-from delta_loader.check_result import Check, Level
+from delta_loader.check_result import Check, Level, StreamChecks
 from delta_loader.load.merged_keys import changed_sequence, has_one_row_for_each_key, how_merged
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.load_modes.compatibility import differences, remedy_for
@@ -35,22 +35,22 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
 
     A ``state`` of None is a table that will be created.
     """
-    app_id, url = stream.app_id, url or stream.table
+    checks, url = StreamChecks(stream.app_id), url or stream.table
     stream = stream.at(url)
     yield from _elements(stream)
     if state is None:
-        yield Check("table", Level.OK, f"{app_id}: {url} will be created by the first load", app_id=app_id)
+        yield checks.ok("table", f"{url} will be created by the first load")
         return
     load_mode = choose_load_mode(state, stream.load)
     if isinstance(load_mode, Refused):
-        text = f"{app_id}: rows cannot be loaded into {url}: {load_mode.reason}"
-        yield Check("table", Level.ERROR, text, of_table(load_mode.remedy, url), app_id)
+        text = f"rows cannot be loaded into {url}: {load_mode.reason}"
+        yield checks.error("table", text, of_table(load_mode.remedy, url))
     else:
-        text = f"{app_id}: {url}, version {state.version}, is loaded by {load_mode.name}: {load_mode.reason}"
-        yield Check("table", Level.OK, text, app_id=app_id)
+        text = f"{url}, version {state.version}, is loaded by {load_mode.name}: {load_mode.reason}"
+        yield checks.ok("table", text)
     yield _columns(stream, state, url, load_mode)
     yield from _soft_deletes(stream, state, url)
-    yield from property_checks(app_id, url, state)
+    yield from property_checks(stream.app_id, url, state)
 
 
 def merge_checks(stream: Stream, url: str, identity: TableIdentity) -> Iterator[Check]:
@@ -62,25 +62,25 @@ def merge_checks(stream: Stream, url: str, identity: TableIdentity) -> Iterator[
     if change is not None:
         problem, setting = change
         remedy = f"{setting}; or load into a new table (another table, app_id and stage)"
-        yield Check("merge", Level.ERROR, f"{stream.app_id}: {url}: {problem}", remedy, stream.app_id)
+        yield StreamChecks(stream.app_id).error("merge", f"{url}: {problem}", remedy)
     elif not has_one_row_for_each_key(before, merge):
         keys = ", ".join(merge.keys)
         text = (
-            f"{stream.app_id}: the rows of {url} were {how_merged(before)}, according to its commits: before the next "
-            f"merge the loader reads {keys} of all rows, and does not merge while several rows have the same values"
+            f"the rows of {url} were {how_merged(before)}, according to its commits: before the next merge the loader "
+            f"reads {keys} of all rows, and does not merge while several rows have the same values"
         )
         remedy = f"none, if {keys} are unique there, or the table is empty"
-        yield Check("merge", Level.WARNING, text, remedy, stream.app_id)
+        yield StreamChecks(stream.app_id).warning("merge", text, remedy)
 
 
 def columns_from_check(stream: Stream, resolved: Stream | None) -> Check:
     """The columns of a stream that does not declare them; ``resolved`` is the stream with them, None if unknown."""
     columns = "none yet; its writer finds them" if resolved is None else resolved.record.columns
-    return Check("columns", Level.OK, f"{stream.app_id}: {stream.record.columns}: {columns}", app_id=stream.app_id)
+    return StreamChecks(stream.app_id).ok("columns", f"{stream.record.columns}: {columns}")
 
 
 def _columns(stream: Stream, state: TableState, url: str, load_mode: LoadMode) -> Check:
-    columns = declared_columns_of_table(stream)
+    checks, columns = StreamChecks(stream.app_id), declared_columns_of_table(stream)
     columns = columns.with_fields(kafka_fields_of(stream))
     by = merge_by_of(stream)
     columns = columns if by is None else columns.with_fields(made_fields(columns, by))
@@ -96,16 +96,12 @@ def _columns(stream: Stream, state: TableState, url: str, load_mode: LoadMode) -
         remedy = remedy_for(
             table, declared, url, stream.key_of(url, "columns"), load_mode, settings=settings_of_columns(stream)
         )
-        return Check(
+        return checks.error(
             "columns",
-            Level.ERROR,
-            f"{stream.app_id}: {url} is not compatible with what the stream declares: {all_of_them}",
+            f"{url} is not compatible with what the stream declares: {all_of_them}",
             remedy if problems else f"set evolution: add, so that the loader adds what is missing; or {remedy}",
-            stream.app_id,
         )
-    return Check(
-        "columns", Level.OK, f"{stream.app_id}: its columns accept what the stream declares", "", stream.app_id
-    )
+    return checks.ok("columns", "its columns accept what the stream declares")
 
 
 def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check]:
@@ -120,13 +116,11 @@ def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check
         return  # reported by `differences`
     without = [name for name in wanted if name not in given]
     if without:
-        yield Check(
+        yield StreamChecks(stream.app_id).warning(
             "columns",
-            Level.WARNING,
-            f"{stream.app_id}: {url} has the NOT NULL columns {', '.join(without)}, and a delete of an unknown key "
-            "would insert a row with only the key: such an event becomes a dead letter",
+            f"{url} has the NOT NULL columns {', '.join(without)}, and a delete of an unknown key would insert a row "
+            "with only the key: such an event becomes a dead letter",
             f"ALTER TABLE {delta_table(url)} ALTER COLUMN {without[0]} DROP NOT NULL; or remove merge.soft_delete",
-            stream.app_id,
         )
 
 
@@ -134,10 +128,10 @@ def _elements(stream: Stream) -> Iterator[Check]:
     by = merge_by_of(stream)
     if by is not None and by.element and not by.replaces_records:
         text = (
-            f"{stream.app_id}: merge.keys are all of the exploded element: each element is a row of its own, and "
-            "rows of elements that a record has lost stay"
+            "merge.keys are all of the exploded element: each element is a row of its own, and rows of elements that a "
+            "record has lost stay"
         )
-        yield Check("merge", Level.OK, text, app_id=stream.app_id)
+        yield StreamChecks(stream.app_id).ok("merge", text)
 
 
 def _missing_added_columns(stream: Stream, schema: str) -> tuple[str, ...]:
@@ -175,24 +169,21 @@ def _assuming_evolution(schema: str, declared: StructType) -> str:
 
 def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]:
     """Checks of properties that make a table drop metadata that the loader needs."""
+    checks = StreamChecks(app_id)
     retained = state.properties.get(TXN_RETENTION)
     if retained is not None:
-        yield Check(
+        yield checks.warning(
             "memory",
-            Level.WARNING,
-            f"{app_id}: {url} forgets txn actions after {retained}: a Kafka partition that is idle for longer is held",
+            f"{url} forgets txn actions after {retained}: a Kafka partition that is idle for longer is held",
             f"ALTER TABLE {delta_table(url)} UNSET TBLPROPERTIES ('{TXN_RETENTION}')",
-            app_id,
         )
     log_ms = _property_ms(state, _LOG_RETENTION, _DELTAS_LOG_RETENTION_MS)
     if log_ms < _LEAST_LOG_RETENTION_MS:
-        yield Check(
+        yield checks.warning(
             "memory",
-            Level.WARNING,
-            f"{app_id}: {url} keeps its log for {_days(log_ms)}: if the loader pauses for longer, it is unknown "
-            "what a RESTORE removed",
+            f"{url} keeps its log for {_days(log_ms)}: if the loader pauses for longer, it is unknown what a RESTORE "
+            "removed",
             f"ALTER TABLE {delta_table(url)} SET TBLPROPERTIES ('{_LOG_RETENTION}' = 'interval 30 days')",
-            app_id,
         )
 
 
@@ -204,29 +195,27 @@ def vacuum_check(
     ``oldest_waiting_ms`` is the age of the oldest marker that the table does not have, or None. A load
     that is a day late must still find its files.
     """
-    properties: Mapping[str, str] = {} if state is None else state.properties
+    checks, properties = StreamChecks(app_id), {} if state is None else state.properties
     longest_days = -(-max(oldest_waiting_ms or 0, marker_retention_ms) // _DAY_MS)
     raised = f"interval {max(7, 2 * longest_days)} days"
     raise_it = f"ALTER TABLE {delta_table(url)} SET TBLPROPERTIES ('{RETENTION}' = '{raised}')"
     waits_h = max(-(-(oldest_waiting_ms or 0) // _HOUR_MS), 24)  # whole hours, for display
     problem = vacuum_problem(properties, waits_h * 3600.0)
     if problem is not None:
-        return Check("vacuum", Level.WARNING, f"{app_id}: of {url}, {problem}", raise_it, app_id)
+        return checks.warning("vacuum", f"of {url}, {problem}", raise_it)
     window_ms = int((retention_s(properties) or 0.0) * 1000)
     if marker_retention_ms > window_ms:
-        return Check(
+        return checks.warning(
             "vacuum",
-            Level.WARNING,
-            f"{app_id}: markers are kept for {_days(marker_retention_ms)}, a VACUUM of {url} deletes files that left "
+            f"markers are kept for {_days(marker_retention_ms)}, a VACUUM of {url} deletes files that left "
             f"the table after {_days(window_ms)}: after a RESTORE the oldest cannot be used again",
             f"{raise_it}, or shorten loader.marker_retention",
-            app_id,
         )
-    text = f"{app_id}: VACUUM keeps files of {url} for {_days(window_ms)}, longer than any file waits"
+    text = f"VACUUM keeps files of {url} for {_days(window_ms)}, longer than any file waits"
     guarded_ms = guarded_age_s(properties) * 1000
     if oldest_waiting_ms is not None and oldest_waiting_ms > guarded_ms:
         text += f"; files that wait longer than {_days(int(guarded_ms))} are copied before they are added"
-    return Check("vacuum", Level.OK, text, "", app_id)
+    return checks.ok("vacuum", text)
 
 
 def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
@@ -249,8 +238,7 @@ def shared_topic_checks(streams: Sequence[Stream], topics: Collection[str]) -> I
     """Topics that several streams take, one check each: a running writer reads such a topic for none of them."""
     for topic, error in shared_topics(streams, topics).items():
         for stream in (stream for stream in streams if stream.reads(topic)):
-            text = f"{stream.app_id}: {error.problem}: no writer reads it"
-            yield Check("kafka", Level.WARNING, text, error.remedy, stream.app_id)
+            yield StreamChecks(stream.app_id).warning("kafka", f"{error.problem}: no writer reads it", error.remedy)
 
 
 def _property_ms(state: TableState, key: str, default_ms: int) -> int:

@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from common.background import in_background
 from common.remedies import CONFIG
-from delta_loader.check_result import Check, Level
+from delta_loader.check_result import Check, StreamChecks
 
 MOST = 8
 WITHIN_S = 60.0
@@ -54,13 +54,11 @@ class SideBySide:
         return by_stream
 
     def _silent(self, app_id: str) -> Check:
-        return Check(
+        return StreamChecks(app_id).error(
             "table",
-            Level.ERROR,
-            f"{app_id}: the stores of its tables did not respond within {self._within_s:.0f} s",
+            f"the stores of its tables did not respond within {self._within_s:.0f} s",
             f"check that they are available; `delta-loader check {CONFIG}` checks again, and a running loader does so "
             "by itself",
-            app_id,
             away=True,
         )
 
