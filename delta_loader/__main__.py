@@ -44,16 +44,12 @@ from common.stage.notifications import NOTIFICATIONS
 from common.stage.paused import StreamPart
 from common.stage.paused_streams import REFRESH_EVERY_S
 from delta_loader.checks.readiness import ReadinessCheck
-from delta_loader.commands.check import check
-from delta_loader.commands.clean import clean
 from delta_loader.commands.dead_letters import app as dead_letters_app
-from delta_loader.commands.explain import explain
+from delta_loader.commands.inspection import check, explain, status, verify
 from delta_loader.commands.parts import THREADS, OwnPools, preflight_of, stage_of, tables_of
-from delta_loader.commands.services import services
-from delta_loader.commands.status import status
 from delta_loader.commands.summary import as_json as summary_as_json
 from delta_loader.commands.summary import as_text as summary_as_text
-from delta_loader.commands.verify import verify
+from delta_loader.commands.upkeep import clean, services
 from delta_loader.lease.holder import LeaseThread, LoaderLease
 from delta_loader.loader import Loader
 from delta_loader.maintenance.cleaning.clean import CleanUp, ScheduledCleanUp

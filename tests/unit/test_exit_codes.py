@@ -44,7 +44,7 @@ from common.stage.paused import Pause, StreamPart
 from delta_loader.catalog.registering import UnknownCatalogError
 from delta_loader.check_result import Check, Level
 from delta_loader.checks.preflight import failed
-from delta_loader.commands import check, clean, services, status, verify
+from delta_loader.commands import inspection, upkeep
 from delta_loader.inspect.verify.findings import Finding, Verdict, VerifiedStream
 from delta_loader.load.load_stats import FailureNotes
 from delta_loader.load.report import StreamReport
@@ -289,12 +289,12 @@ def test_exit_code_of_a_stopped_loader(
     ],
 )
 def test_exit_code_of_loader_check(result: Check, code: int, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_signals_and_logs(check, monkeypatch)
-    monkeypatch.setattr(check, "preflight_of", lambda *_: SimpleNamespace(checks=lambda: [result]))
-    monkeypatch.setattr(check, "_spark_checks", lambda *_: iter([Check("spark", Level.OK, "well")]))
+    without_signals_and_logs(inspection, monkeypatch)
+    monkeypatch.setattr(inspection, "preflight_of", lambda *_: SimpleNamespace(checks=lambda: [result]))
+    monkeypatch.setattr(inspection, "_spark_checks", lambda *_: iter([Check("spark", Level.OK, "well")]))
     assert run(loader_program.app, ["check", config]) == code
-    monkeypatch.setattr(check, "preflight_of", lambda *_: SimpleNamespace(checks=list))
-    monkeypatch.setattr(check, "_spark_checks", lambda *_: iter([result]))
+    monkeypatch.setattr(inspection, "preflight_of", lambda *_: SimpleNamespace(checks=list))
+    monkeypatch.setattr(inspection, "_spark_checks", lambda *_: iter([result]))
     assert run(loader_program.app, ["check", config]) == code
 
 
@@ -315,8 +315,8 @@ def test_exit_code_of_loader_verify(
     finding = Finding(verdict, "kind", "text", "/t")
     report = VerifiedStream("orders", "/t", 1, 0, findings=(finding,), failure=failure)
     verifier = SimpleNamespace(verify=lambda _: report)
-    monkeypatch.setattr(verify, "verifier_of", lambda *_, **__: verifier)
-    monkeypatch.setattr(verify, "replace", lambda settings, **_: settings)
+    monkeypatch.setattr(inspection, "verifier_of", lambda *_, **__: verifier)
+    monkeypatch.setattr(inspection, "replace", lambda settings, **_: settings)
     assert run(loader_program.app, ["verify", config]) == code
 
 
@@ -337,9 +337,9 @@ def test_loader_verify_needs_the_stage_where_streams_may_share_a_topic(
 
     streams = [{"app_id": f"s{index}", "topics": names, "table": f"/{index}"} for index, names in enumerate(topics)]
     verifier = SimpleNamespace(verify=lambda stream: VerifiedStream(stream.app_id, "/t", 1, 0))
-    monkeypatch.setattr(verify, "verifier_of", lambda *_, **__: verifier)
-    monkeypatch.setattr(verify, "replace", lambda settings, **_: settings)
-    monkeypatch.setattr(verify, "stage_store", refused)
+    monkeypatch.setattr(inspection, "verifier_of", lambda *_, **__: verifier)
+    monkeypatch.setattr(inspection, "replace", lambda settings, **_: settings)
+    monkeypatch.setattr(inspection, "stage_store", refused)
     assert run(loader_program.app, ["verify", str(config_file(tmp_path, *streams))]) == code
     printed = capsys.readouterr().err
     assert ("the stage was not read" in printed) is (code == 0)
@@ -372,7 +372,7 @@ class Ends:
 def test_exit_code_of_loader_status_by_kafka_s_response(
     error: KafkaDeltaExpressError | None, code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "BrokerEnds", Ends)
+    monkeypatch.setattr(inspection, "BrokerEnds", Ends)
     monkeypatch.setattr(Ends, "error", error)
     assert run(loader_program.app, ["status", config]) == code
 
@@ -381,7 +381,7 @@ def test_exit_code_of_loader_status_by_kafka_s_response(
 def test_exit_code_of_loader_status_after_a_failed_load(
     code: ExitCode, config: str, staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "BrokerEnds", Ends)
+    monkeypatch.setattr(inspection, "BrokerEnds", Ends)
     note = LastFailure(1_000, "it failed", "do this", code)
     staging.store(staging.stage_url).write(failure_path("orders"), note.to_bytes())
     assert run(loader_program.app, ["status", config]) == code
@@ -398,7 +398,7 @@ def test_note_of_a_failed_load_has_its_error_s_code(staging: Staging) -> None:
 def test_exit_code_of_loader_status_with_a_held_partition(
     config: str, staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "BrokerEnds", Ends)
+    monkeypatch.setattr(inspection, "BrokerEnds", Ends)
     marker = staging.flush(0, 0, 10)
     staging.store(staging.stage_url).write(marker.name.path, b"{")
     assert run(loader_program.app, ["status", config]) == 3
@@ -458,8 +458,8 @@ def test_exit_code_of_loader_status_by_partition_state(
     stream = StreamStatus("orders", "/t", None, None, (partition,), incompatible=unfit)
     paused = replace(stream, pauses=(Pause("orders", StreamPart.LOADING, 0),))
     assert (exit_code([paused]), partition.lag) == (3, 0), "a table may be ahead of its stage"
-    monkeypatch.setattr(status, "BrokerEnds", Ends)
-    monkeypatch.setattr(status, "stream_status", lambda *_, **__: stream)
+    monkeypatch.setattr(inspection, "BrokerEnds", Ends)
+    monkeypatch.setattr(inspection, "stream_status", lambda *_, **__: stream)
     assert run(loader_program.app, ["status", config]) == code
 
 
@@ -468,7 +468,7 @@ def test_exit_code_of_loader_clean(
     failure: str | None, code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tally = Tally("data files", "/t", failure=failure)
-    monkeypatch.setattr(clean, "CleanUp", lambda *_: SimpleNamespace(run=lambda *_, **__: [tally]))
+    monkeypatch.setattr(upkeep, "CleanUp", lambda *_: SimpleNamespace(run=lambda *_, **__: [tally]))
     assert run(loader_program.app, ["clean", config]) == code
 
 
@@ -492,7 +492,7 @@ def test_exit_code_of_loader_services(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outcome, failure = result
-    without_signals_and_logs(services, monkeypatch)
+    without_signals_and_logs(upkeep, monkeypatch)
 
     def look_at(settings: object, *_: object) -> list[due.TableSnapshot]:
         rules = TableRules(settings.table_services, 0.0)  # type: ignore[attr-defined]
@@ -503,9 +503,9 @@ def test_exit_code_of_loader_services(
         report = due.RunReport((piece,), tuple(look_at(settings)))
         return SimpleNamespace(run=lambda **_: report)
 
-    monkeypatch.setattr(services, "inspect_tables", look_at)
-    monkeypatch.setattr(services, "TableServices", parts)
-    monkeypatch.setattr(services, "_spark", nothing)
+    monkeypatch.setattr(upkeep, "inspect_tables", look_at)
+    monkeypatch.setattr(upkeep, "TableServices", parts)
+    monkeypatch.setattr(upkeep, "_spark", nothing)
     assert run(loader_program.app, ["services", config, *arguments]) == code
 
 

@@ -22,7 +22,7 @@ from common.stage.idle import (
 from common.stage.markers import Origin
 from common.storage.store import FsspecStore
 from delta_loader.__main__ import app
-from delta_loader.commands import status as command
+from delta_loader.commands import inspection as command
 from delta_loader.plan.held import Held
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
