@@ -22,7 +22,6 @@ from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering
 from delta_loader.check_result import Check
 from delta_loader.dead_letters.kafka import RawRecordFetcher
-from delta_loader.load.kafka_partitions import KafkaPartitions
 from delta_loader.load.merged_keys import MergedKeys
 from delta_loader.load.ports import Ports, RefusalPorts
 from delta_loader.load.refused_to_topic import RefusedToTopic
@@ -36,6 +35,7 @@ from delta_loader.spark.constraint_check import ConstraintChecker
 from delta_loader.spark.merging.validation import RepeatedKeys
 from delta_loader.spark.replace import SparkReplacer
 from delta_loader.stage.reading import Stage
+from delta_loader.status.kafka import KafkaPartitions
 
 if TYPE_CHECKING:
     from delta_loader.spark.delta import SparkDeltaTables

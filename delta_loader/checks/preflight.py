@@ -28,6 +28,7 @@ from common.tables.stream_columns import before_agreement, found_columns
 from common.tables.stream_history import StreamHistory, read_histories
 from delta_loader.check_result import Check, Level, StreamChecks
 from delta_loader.checks.abandoned_topics import abandoned_topics
+from delta_loader.checks.readiness import SideBySide
 from delta_loader.checks.requirements import (
     columns_from_check,
     merge_checks,
@@ -37,7 +38,6 @@ from delta_loader.checks.requirements import (
     table_checks,
     vacuum_check,
 )
-from delta_loader.checks.side_by_side import SideBySide
 from delta_loader.load.rollback import held_by
 from delta_loader.ports import EndsOf, OpenStore
 from delta_loader.stage.reading import Stage, oldest_waiting_ms

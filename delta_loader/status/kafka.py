@@ -2,13 +2,18 @@
 
 Rules:
 
-1. Loading itself never queries Kafka. An unanswered query leaves the value unknown, and is repeated.
+1. Loading itself does not need Kafka. An unanswered query leaves the value unknown, and is repeated.
 2. For the page, one thread queries Kafka (common/lagging/watch.py). Ends are read each time; the rest, which changes
    rarely, once per minute, or for new partitions: which exist, the first records that they still have, and the ids of
    their topics.
 3. Once per minute, writers' records of idle partitions are read too, from the stage.
+4. For valid-through times (delta_loader/load/settle.py), `KafkaPartitions` asks which partitions the topics of streams
+   have. If Kafka does not answer within `_PARTITIONS_TIMEOUT_S`, it is not queried again for `_AGAIN_AFTER_S`; until
+   then, writers' records of the partitions count. One answer covers all topics, and is valid for `_GOOD_FOR_S`: it
+   serves all streams of a pass. Chains of several topics are assembled by writers, so only writers know theirs.
 """
 
+import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +30,7 @@ from common.lagging.watch import KafkaEnds, query_offsets
 from common.ports import Clock
 from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.idle import StreamFact
 from common.stage.merged import is_merged, kafka_partition, topics_of, with_chains
 from delta_loader.stage.reading import Stage
 from delta_loader.status.writers import IdleWriter, KafkaAnswers
@@ -189,3 +195,49 @@ class KafkaRefresher:
             if stream.reads(name)
             for number in topic.partitions
         )
+
+
+_PARTITIONS_TIMEOUT_S = 3.0
+_GOOD_FOR_S = 5.0
+_AGAIN_AFTER_S = 60.0
+
+
+class KafkaPartitions:
+    """Queries the brokers of the settings; safe to call from any thread."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._properties = client_properties(settings.kafka)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._until_s: float | None = None
+        self._counted: tuple[int, Mapping[Topic, int]] | None = None
+
+    def __call__(self, stream: Stream) -> StreamFact | None:
+        """Kafka's current answer; None if it does not answer, or not for all topics that the stream names."""
+        if stream.may_merge:
+            return None
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            if self._until_s is None or now_s >= self._until_s:
+                self._counted = self._ask()
+                self._until_s = self._clock.monotonic_s() + (_AGAIN_AFTER_S if self._counted is None else _GOOD_FOR_S)
+            counted = self._counted
+        if counted is None:
+            return None
+        time_ms, counts = counted
+        topics = {stream.chain_of(topic): count for topic, count in counts.items() if stream.reads(topic)}
+        named = () if stream.pattern is not None else stream.topics
+        return (
+            None
+            if any(stream.chain_of(topic) not in topics for topic in named)
+            else StreamFact(stream.app_id, time_ms, topics)
+        )
+
+    def _ask(self) -> tuple[int, Mapping[Topic, int]] | None:
+        time_ms = self._clock.wall_ms()
+        try:
+            admin = AdminClient({**self._properties, "log_level": 0}, logger=QUIET)
+            topics = admin.list_topics(timeout=_PARTITIONS_TIMEOUT_S).topics
+        except KafkaException:
+            return None
+        return time_ms, {Topic(name): len(topic.partitions) for name, topic in topics.items() if topic.error is None}

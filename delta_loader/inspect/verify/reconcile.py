@@ -8,8 +8,8 @@ Rules:
    Other missing rows are a fault, which names the commit that removed them or, if no commit did, the commit that loaded
    them.
 3. Each offset is in the tables once: in every bucket, the number of rows is compared with the number of bits. No offset
-   is both a row and a dead letter. For a stream that leaves records out, or makes several rows of one, see
-   count_findings.py. For whether the record that Kafka has at an offset is the loaded one, see same_records.py.
+   is both a row and a dead letter. For a stream that leaves records out, or makes several rows of one, rules 7 and 8
+   apply. For whether the record that Kafka has at an offset is the loaded one, see same_records.py.
 4. Records that no commit counted are not proved, and never a fault. Another program may have loaded records without any
    row in that range that names its record: kafka-delta-ingest has no columns for that. That is no fault either.
 5. If records are routed to several tables, the rows of these are counted together: each offset is in one of them, once.
@@ -19,6 +19,11 @@ Rules:
    expected. Rows that were loaded without offset columns are counted over all partitions. Tables that the settings no
    longer name are read as far as the commits name them. What such tables have of a range is not proved if it is
    unknown.
+7. Commits do not say which records were filtered by `where`, only how many. The records of an offset range that Kafka
+   has and no table has are therefore compared with that number: if there are more, some are lost; if fewer, some were
+   compacted or deleted in Kafka since.
+8. There are as many rows beyond the first of each record, made by `explode`, as the commits counted; any more are
+   duplicates. Where a commit does not count, or rows were deleted legitimately, nothing is claimed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +32,6 @@ from functools import cached_property, reduce
 
 from common.sizes import agreeing, counted
 from common.spans import Position, Span, TopicPartition
-from delta_loader.inspect.verify.count_findings import filtered_findings
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict
 from delta_loader.inspect.verify.offset_ranges import OffsetRange, joined_spans
 from delta_loader.inspect.verify.offsets import NO_STAMPS, Bucket, Ranges, SpanTally, Stamps, between, in_step, ranges
@@ -371,7 +375,7 @@ class Reconciliation:
             text = f"Kafka has {lacking} of {partition} that neither table has; not all could be named"
             yield self.finding(Verdict.FAULT, "too_many_missing", text)
         yield from self._kafka_differs()
-        filtered = list(filtered_findings(tables, partition, seen.left_out, excused))
+        filtered = list(self._filtered(excused))
         yield from filtered
         if not lost and seen.missing.is_whole and not filtered and not seen.other_times.count:
             *fates, last_fate = self._possible_outcomes()
@@ -442,6 +446,65 @@ class Reconciliation:
         else:
             text = f"{records} the history that neither table has: whether they were ever loaded cannot be proved"
             yield self.finding(Verdict.UNPROVED, "missing_before_history", text, *older.spans)
+
+    def _filtered(self, excused: Sequence[Span]) -> Iterator[Finding]:
+        """Whether no more records are in Kafka and in no table than were filtered (rule 7).
+
+        ``excused`` are spans for which other findings say why records are in no table.
+        """
+        tables, partition, left_out = self.tables, self.partition, self.seen.left_out
+        if not left_out.spans:
+            return
+        shape = tables.shape.of(self.ranges)
+        for offset_range in self.ranges:
+            if offset_range.is_merged:
+                continue
+            span, have = offset_range.span, left_out.tally.within(offset_range.span)
+            most = offset_range.filtered(may_be=shape.filters)
+            text = f"Kafka has {counted(have, 'record')} of {span} of {partition} that neither table has"
+            if have and most is None:
+                text += "; the commits that loaded the others do not count those that `where` filtered out"
+                yield self.finding(Verdict.UNPROVED, "filtered_uncounted", text, span)
+            elif most is not None and have > most:
+                versions = ", ".join(str(load.version) for load in offset_range.loaded)
+                text += f"; version {versions} of {tables.url} counted {most:,} that `where` filtered out"
+                by_right = [removal.by_right for _, removal in tables.touching(partition, span)]
+                is_excused = any(excuse.start <= span.start and span.end <= excuse.end for excuse in excused)
+                verdict, kind = Verdict.FAULT, "missing_from_tables"
+                if is_excused or (by_right and all(by_right)):
+                    verdict, kind = Verdict.UNPROVED, "may_be_deleted"
+                yield self.finding(verdict, kind, text, span, version=offset_range.version)
+
+    def exploded(self) -> Iterator[Finding]:
+        """Whether the partition has as many rows beyond the first one of each record as were staged (rule 8)."""
+        if not self.tables.shape.of(self.ranges).explodes:
+            return
+        extra_rows = self.seen.total - self.seen.distinct
+        counts = [offset_range.exploded(may_be=True) for offset_range in self.ranges]
+        staged = sum(count for count in counts if count is not None)
+        text = f"{self.partition} has {counted(extra_rows, 'row')} more than records"
+        unreadable = any(each.is_merged or each.other_tables & self.tables.unread for each in self.ranges)
+        if None in counts or (unreadable and extra_rows < staged):
+            text += "; not every commit that loaded them counts the rows per record"
+            yield self.finding(Verdict.UNPROVED, "exploded_uncounted", text)
+        elif extra_rows > staged:
+            text += f", but the commits counted {staged:,}: some rows occur more than once"
+            yield self.finding(Verdict.FAULT, "rows_twice", text)
+        elif extra_rows < staged:
+            yield self._fewer(f"{text}, but the commits counted {staged:,}")
+
+    def _fewer(self, text: str) -> Finding:
+        """Rows beyond the first one of a record are missing."""
+        tables, partition = self.tables, self.partition
+        spans = [offset_range.span for offset_range in self.ranges]
+        removals = [removal for span in spans for _, removal in tables.touching(partition, span)]
+        if any(tables.tables_lacking(partition, span, dead=False) for span in spans):
+            return self.finding(Verdict.UNPROVED, "table_waits", f"{text}; a table still waits for some")
+        if removals and all(removal.by_right for removal in removals):
+            text += "; another program has deleted rows since, so the rest cannot be counted"
+            return self.finding(Verdict.UNPROVED, "exploded_deleted", text)
+        version = max((removal.version for removal in removals), default=None)
+        return self.finding(Verdict.FAULT, "rows_missing", f"{text}: some are missing", version=version)
 
 
 def _text(spans: Iterable[Span]) -> str:

@@ -41,7 +41,6 @@ from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from delta_loader.inspect.history import read_versions
-from delta_loader.inspect.verify.count_findings import exploded_findings
 from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict, VerifiedStream
 from delta_loader.inspect.verify.ledger import Ledger
 from delta_loader.inspect.verify.offsets import Bucket, Ranges
@@ -386,7 +385,7 @@ class Verifier:
                 self.advance(1)
                 reconciliation = Reconciliation(tables, topic_partition, seen)
                 report, problems = reconciliation.of_tables(explained, explained_dead)
-                problems += _duplicates(tables, topic_partition, seen, rows, dead)
+                problems += [*reconciliation.exploded(), *_duplicates(tables, topic_partition, seen, rows, dead)]
                 if kafka is not None:
                     problems += reconciliation.of_kafka(problems)
                     problems += _other_records(tables, topic_partition, seen, (rows, dead), kafka)
@@ -527,7 +526,6 @@ def _duplicates(
     tables: Tables, partition: TopicPartition, seen: BucketTotals, rows: Offsets, dead: Offsets | None
 ) -> Iterator[Finding]:
     explodes = tables.shape.of(tables.offset_ranges(partition)).explodes
-    yield from exploded_findings(tables, partition, seen.total - seen.distinct)
     for ranges, offsets, ledgers, url in (
         (Ranges(0) if explodes else seen.twice, rows, tables.row_ledgers, tables.url),
         (seen.twice_dead, dead, tables.dead_ledgers, tables.dead_letters_url),

@@ -13,8 +13,7 @@ from common.errors import ConfigError, StoreError, StoreRefusedError, UnsafeStor
 from common.metrics import Metrics
 from common.storage.store import FsspecStore
 from delta_loader.check_result import Check, Level
-from delta_loader.checks.readiness import ReadinessCheck
-from delta_loader.checks.side_by_side import MOST, SideBySide
+from delta_loader.checks.readiness import MOST, ReadinessCheck, SideBySide
 
 FINE = Check("stage", Level.OK, "works")
 AWAY = Check("stage", Level.ERROR, "the stage does not answer", "start it", away=True)

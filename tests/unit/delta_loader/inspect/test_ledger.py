@@ -10,7 +10,6 @@ from common.tables.changes import MergedBy
 from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
 from common.tables.counts import Counts, Replaced
 from common.tables.transactions import TxnIds
-from delta_loader.inspect.verify.count_findings import exploded_findings
 from delta_loader.inspect.verify.findings import Finding, Verdict, VerifiedStream
 from delta_loader.inspect.verify.ledger import Ledger
 from delta_loader.inspect.verify.offset_ranges import offset_ranges
@@ -106,7 +105,7 @@ def judged(
     explained = Explained()
     _, findings = Reconciliation(tables, SOURCE, seen).of_tables(explained, Explained())
     findings += explained.findings("t")
-    findings += exploded_findings(tables, SOURCE, seen.total - seen.distinct)
+    findings += Reconciliation(tables, SOURCE, seen).exploded()
     return [*findings, *(Reconciliation(tables, SOURCE, seen).of_kafka(findings) if kafka is not None else ())]
 
 
