@@ -30,8 +30,8 @@ from stage_writer.decode.envelopes.framing import (
     SchemaTypes,
     UnframedDecoder,
 )
-from stage_writer.decode.envelopes.old_keys import old_keys_of
-from stage_writer.decode.envelopes.row_change_decoder import ENVELOPES, EnvelopeOpener, RowChangeDecoder
+from stage_writer.decode.envelopes.row_change_decoder import EnvelopeOpener, RowChangeDecoder, old_keys_of
+from stage_writer.decode.envelopes.row_changes import ENVELOPES
 from stage_writer.decode.unknown.evolving import Additions, EvolvingDecoder
 from stage_writer.shape.jmespath.decoder import JmesPathDecoder
 

@@ -14,7 +14,7 @@ from common.settings import Stream
 from common.settings.formats import path_steps
 from stage_writer.decode.envelopes.debezium import open_strictly
 from stage_writer.decode.envelopes.framing import body_of
-from stage_writer.decode.envelopes.row_change_decoder import ENVELOPES
+from stage_writer.decode.envelopes.row_changes import ENVELOPES
 from stage_writer.decode.json_document import Object, json_text
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import document_of

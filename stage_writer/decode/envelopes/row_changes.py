@@ -1,4 +1,4 @@
-"""The common part of envelopes: which parts of a message are rows, and their `_cdc`.
+"""The envelopes whose parts are read like columns, of Canal, Maxwell and AWS DMS: a message's rows, and their `_cdc`.
 
 Rule: a message has images, or is passed over, or is refused. It is passed over where it belongs to the feed and changes
 no row (a schema change, the start of a snapshot).
@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.schema import StructType
+from common.schema import Primitive, StructType, parse_ddl, to_arrow_type
 from stage_writer.decode.batch import Index, Mask
 from stage_writer.decode.decode import Decoded
 from stage_writer.decode.json_document import Object
-from stage_writer.decode.rejects import ErrorClass, Refusal, Reject
+from stage_writer.decode.rejects import ErrorClass, Refusal, Reject, truncated
 
 _SHOWN_CHARACTERS = 40
 
@@ -122,3 +122,186 @@ def not_a_row_change(name: str, value: object, known: Collection[str]) -> Refusa
 def no_image(name: str, value: object, field: str) -> Refusal:
     """The refusal of a change without an object in its place."""
     return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of {name} {value} has no object in `{field}`")
+
+
+_CANAL_ROWS = ("INSERT", "UPDATE", "DELETE")
+_TRUNCATE = "TRUNCATE"
+_TRUNCATES = r"(?i)^\s*truncate\b"
+_CANAL_PASSED_OVER = (
+    "ALTER",
+    "CINDEX",
+    "CREATE",
+    "DINDEX",
+    "ERASE",
+    "GTID",
+    "MHEARTBEAT",
+    "QUERY",
+    "RENAME",
+    "TIDB_WATERMARK",
+    "XACOMMIT",
+    "XAROLLBACK",
+)
+
+
+class Canal:
+    """An `Envelope`: each object of `data` is a row of an INSERT, an UPDATE or a DELETE, in their order.
+
+    Schema changes (`isDdl`, or a type of its own), statements without rows (QUERY) and markers of transactions and
+    progress are passed over. A TRUNCATE is refused, also where it is the statement of a QUERY. Canal sends every value
+    as text, so values are read as with `coerce: lenient`.
+    """
+
+    fields = parse_ddl(
+        "type STRING, isDdl BOOLEAN, sql STRING, `database` STRING, `table` STRING, es TIMESTAMP, ts TIMESTAMP, "
+        "data ARRAY<STRING>, `old` ARRAY<STRING>"
+    )
+    forms = {"es": "epoch_ms", "ts": "epoch_ms", "data.element": "json", "old.element": "json"}  # noqa: RUF012 - read only
+
+    def opened(self, parts: Decoded) -> Opened:
+        kind, rows, old = column_of(parts, "type"), column_of(parts, "data"), column_of(parts, "old")
+        is_ddl = mask_of(column_of(parts, "isDdl"))
+        truncates = is_one_of(kind, (_TRUNCATE,)) | mask_of(
+            pc.match_substring_regex(column_of(parts, "sql"), _TRUNCATES)
+        )
+        truncates &= is_ddl | ~is_one_of(kind, _CANAL_ROWS)
+        passed_over = (is_ddl | is_one_of(kind, _CANAL_PASSED_OVER)) & ~truncates
+        texts, owners, within = _elements(rows)
+        changes = is_one_of(kind, _CANAL_ROWS) & ~is_ddl
+        changes[owners[~is_object(texts)]] = False
+        kept = changes[owners]
+        owners, within = owners[kept], within[kept]
+
+        def why(index: int) -> Refusal:
+            return _why_not_canal(kind[index].as_py(), rows[index].as_py(), truncates=bool(truncates[index]))
+
+        source = pc.binary_join_element_wise(column_of(parts, "database"), column_of(parts, "table"), ".")
+        return opened(
+            parts,
+            Images(texts.filter(pa.array(kept)), owners, kind.take(pa.array(owners)), _at(old, owners, within)),
+            about_of(column_of(parts, "ts"), source, column_of(parts, "es")),
+            passed_over,
+            why,
+        )
+
+    def image_of(self, message: Object) -> object:
+        rows = dict(message).get("data")
+        return rows[0] if isinstance(rows, list) and rows else None
+
+
+def _elements(lists: pa.ListArray) -> tuple[pa.StringArray, Index, Index]:
+    """The elements of all lists, with the index of each one's list, and its index there."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
+    firsts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return lists.flatten(), np.repeat(np.arange(len(lists)), lengths), np.arange(len(firsts)) - firsts
+
+
+def _at(lists: pa.ListArray, owners: Index, within: Index) -> pa.StringArray:
+    """The elements with these indices in these lists; null where a list is shorter."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
+    firsts = np.cumsum(lengths) - lengths
+    return lists.flatten().take(pa.array(firsts[owners] + within, mask=within >= lengths[owners]))
+
+
+def _why_not_canal(kind: str | None, rows: list[str | None] | None, *, truncates: bool) -> Refusal:
+    if truncates:
+        return truncated()
+    if kind not in _CANAL_ROWS:
+        return not_a_row_change("type", kind, _CANAL_ROWS)
+    if not rows:
+        return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of type {kind} has no rows in `data`")
+    index = next(number for number, row in enumerate(rows) if row is None or not row.startswith("{"))
+    return Refusal(
+        ErrorClass.NOT_AN_EVENT, f"row {index + 1} of {len(rows)} in the `data` of type {kind} is not an object"
+    )
+
+
+_MAXWELL_ROWS = ("insert", "update", "delete", "bootstrap-insert")
+_MAXWELL_PASSED_OVER = (
+    "bootstrap-start",
+    "bootstrap-complete",
+    "database-create",
+    "database-alter",
+    "database-drop",
+    "table-create",
+    "table-alter",
+    "table-drop",
+)
+
+
+class Maxwell:
+    """An `Envelope`: the record is `data`, of an insert, an update, a delete or a row of a bootstrap.
+
+    The records that begin and end a bootstrap, and the schema changes of `output_ddl`, are passed over.
+    """
+
+    fields = parse_ddl("type STRING, `database` STRING, `table` STRING, ts TIMESTAMP, data STRING, old STRING")
+    forms = {"ts": "epoch_s", "data": "json", "old": "json"}  # noqa: RUF012 - read only
+
+    def opened(self, parts: Decoded) -> Opened:
+        kind = column_of(parts, "type")
+        images = single_images(column_of(parts, "data"), kind, column_of(parts, "old"), is_one_of(kind, _MAXWELL_ROWS))
+        passed_over = is_one_of(kind, _MAXWELL_PASSED_OVER)
+
+        def why(index: int) -> Refusal:
+            known = kind[index].as_py()
+            return (
+                no_image("type", known, "data")
+                if known in _MAXWELL_ROWS
+                else not_a_row_change("type", known, _MAXWELL_ROWS)
+            )
+
+        never = pa.nulls(len(kind), to_arrow_type(Primitive.TIMESTAMP))  # Maxwell does not say when it sent it
+        source = pc.binary_join_element_wise(column_of(parts, "database"), column_of(parts, "table"), ".")
+        return opened(parts, images, about_of(never, source, column_of(parts, "ts")), passed_over, why)
+
+    def image_of(self, message: Object) -> object:
+        return dict(message).get("data")
+
+
+_DMS_ROWS = ("load", "insert", "update", "delete")
+_DMS_RECORD_TYPES = ("data", "control")
+
+
+class Dms:
+    """An `Envelope`: `data` is the record, and `metadata` says what happened: a load, an insert, an update or a delete.
+
+    Control records, about tables and columns of the source, are passed over.
+    """
+
+    fields = parse_ddl(
+        "data STRING, `before-image` STRING, metadata STRUCT<`record-type`: STRING, operation: STRING, "
+        "`schema-name`: STRING, `table-name`: STRING, `timestamp`: TIMESTAMP, `commit-timestamp`: TIMESTAMP>"
+    )
+    forms = {"data": "json", "before-image": "json"}  # noqa: RUF012 - read only
+
+    def opened(self, parts: Decoded) -> Opened:
+        metadata = column_of(parts, "metadata")
+
+        def part(name: str) -> pa.Array:
+            return pc.struct_field(metadata, name)
+
+        kind, operation, table = part("record-type"), part("operation"), part("table-name")
+        truncates = mask_of(pc.match_substring(operation, "truncate", ignore_case=True))
+        passed_over = is_one_of(kind, ("control",)) & ~truncates
+        rows = is_one_of(kind, ("data",)) & is_one_of(operation, _DMS_ROWS)
+        images = single_images(column_of(parts, "data"), operation, column_of(parts, "before-image"), rows)
+
+        def why(index: int) -> Refusal:
+            known, record_type = operation[index].as_py(), kind[index].as_py()
+            if truncates[index]:
+                return truncated()
+            if record_type not in _DMS_RECORD_TYPES:
+                return not_a_row_change("metadata.record-type", record_type, _DMS_RECORD_TYPES)
+            if known not in _DMS_ROWS:
+                return not_a_row_change("metadata.operation", known, _DMS_ROWS)
+            return no_image("operation", known, "data")
+
+        source = pc.coalesce(pc.binary_join_element_wise(part("schema-name"), table, "."), table)
+        about = about_of(part("timestamp"), source, part("commit-timestamp"))
+        return opened(parts, images, about, passed_over, why)
+
+    def image_of(self, message: Object) -> object:
+        return dict(message).get("data")
+
+
+ENVELOPES: Mapping[str, Envelope] = {"maxwell": Maxwell(), "canal": Canal(), "dms": Dms()}
