@@ -6,11 +6,12 @@ Rules:
    is read from the record before it, which must be the one that is known.
 2. A position that Kafka does not have is a fault of that partition alone. Where retention has removed only the record
    that was to be compared, reading begins at the position itself.
-3. An error of the group, or of the whole client, is raised. So is the refusal of a topic where all are refused.
+3. An error of the group, or of the whole client, is raised. So is the refusal of a topic where all are refused: a
+   process that may read none of its topics can do nothing. Otherwise a refused topic's partitions are held.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from confluent_kafka import IsolationLevel, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -30,7 +31,6 @@ from stage_writer.fetch.fetched import ClientEvent, Fetched
 from stage_writer.fetch.metadata import BrokerMetadata
 from stage_writer.fetch.partitions import from_kafka, to_kafka
 from stage_writer.fetch.reading import ReadPositions
-from stage_writer.fetch.refused_topics import RefusedTopics
 from stage_writer.fetch.truncation import Mismatch, TruncationChecks, ends_before, truncated
 from stage_writer.ports import NOT_ALLOWED, OUT_OF_RANGE, PartitionFault, Polled
 
@@ -45,6 +45,37 @@ _FATAL_GROUP = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 )
+
+
+CHECK_EVERY_S = 30.0
+
+
+class RefusedTopics:
+    def __init__(
+        self,
+        refused: Callable[[Collection[str]], Collection[str]],
+        subscribed: Callable[[], Collection[str]],
+        clock: Clock,
+    ) -> None:
+        """``refused`` is `stage_writer.ports.KafkaMetadata.refused`."""
+        self._refused = refused
+        self._subscribed = subscribed
+        self._clock = clock
+        self._checked_at_s: float | None = None
+
+    def require_others(self, error: BrokerError) -> None:
+        """Raise ``error``, the refusal of one topic, where all are refused."""
+        now_s = self._clock.monotonic_s()
+        if self._checked_at_s is not None and now_s - self._checked_at_s < CHECK_EVERY_S:
+            return  # each of a topic's partitions is refused
+        self._checked_at_s = now_s
+        topics = set(self._subscribed())
+        try:
+            is_refused = topics <= set(self._refused(topics))
+        except BrokerError:
+            return
+        if is_refused:
+            raise error
 
 
 class CheckedReading:

@@ -27,14 +27,13 @@ from common.settings import Settings, Stream
 from common.settings.overlap import UnsubscribedTopics, shared_topics
 from common.spans import Position, TopicPartition
 from common.stage.markers import LastRecord
-from stage_writer.fetch.checked_reading import CheckedReading
+from stage_writer.fetch.checked_reading import CheckedReading, RefusedTopics
 from stage_writer.fetch.connection import KafkaConnection
 from stage_writer.fetch.consumer_properties import consumer_properties, is_cooperative
+from stage_writer.fetch.fetching import fetcher_of
 from stage_writer.fetch.metadata import BrokerMetadata, TopicSharing
-from stage_writer.fetch.native_fetching import fetcher_of
 from stage_writer.fetch.partitions import all_from_kafka, from_kafka, to_kafka
 from stage_writer.fetch.reading import ReadPositions
-from stage_writer.fetch.refused_topics import RefusedTopics
 from stage_writer.fetch.subscription import TopicSubscription
 from stage_writer.memory_shares import MemoryShares
 from stage_writer.ports import GroupListener, Polled

@@ -15,9 +15,8 @@ from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore
 from devservices.kafka import KafkaCluster
-from stage_writer.fetch.fetching import Fetcher
+from stage_writer.fetch.fetching import Fetcher, NativeFetcher
 from stage_writer.fetch.kafka import KafkaSource
-from stage_writer.fetch.native_fetching import NativeFetcher
 from stage_writer.native.library import library_path
 from tests.integration.conftest import Programs
 from tests.staged import markers

@@ -84,3 +84,9 @@ def _unequal(counts: Mapping[str, int]) -> ConfigError:
     return ConfigError(
         msg, f"repartition the smaller ones through a topic of {most} partitions (`through`), or create equal topics"
     )
+
+
+def spread(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """The Kafka partitions behind: a chain's inputs, or the partition itself where it is not merged."""
+    behind = (inputs_of(partition) if is_merged(partition.topic) else (partition,) for partition in partitions)
+    return [kafka_partition for part in behind for kafka_partition in part]

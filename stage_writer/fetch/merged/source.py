@@ -23,9 +23,9 @@ from common.spans import Position, TopicPartition
 from common.stage.markers import LastRecord
 from common.stage.merged import inputs_at
 from stage_writer.decode.batch import MessageBatch
+from stage_writer.fetch.chain_metadata import ChainMetadata
 from stage_writer.fetch.merged.chains import MergedChains
-from stage_writer.fetch.merged.groups import TopicGroups
-from stage_writer.fetch.merged.metadata import MergedMetadata, spread
+from stage_writer.fetch.merged.groups import TopicGroups, spread
 from stage_writer.fetch.merged.order import MergeInput
 from stage_writer.ports import GroupListener, PartitionFault, Polled, RecordSource
 
@@ -44,7 +44,7 @@ class MergingSource:
         self._groups = groups
         self._clock = clock
         self._log = log
-        self.metadata = MergedMetadata(inner.metadata, groups)
+        self.metadata = ChainMetadata(inner.metadata, self._end_positions)
         self._chains = MergedChains(groups)
         self._read_ahead = ReadAhead(ahead_bytes)
         self._streams: tuple[Stream, ...] = ()
@@ -53,6 +53,12 @@ class MergingSource:
         """Inputs that were assigned before their chain was complete (rule 4)."""
         self._stopping: set[TopicPartition] = set()
         """Inputs that have lost their chain (rule 4)."""
+
+    def _end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        """The end of every chain of the streams. Raises ConfigError where topics cannot be merged."""
+        positions = self._inner.metadata.end_positions(streams)
+        self._groups.require_equal_counts(positions)
+        return self._groups.chains(positions)
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         """Join the group for the streams' topics. Raises ConfigError where topics cannot be merged."""

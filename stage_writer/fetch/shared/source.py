@@ -9,19 +9,23 @@ Rules:
 4. A position is committed to the group for monitoring tools: the lowest of the chains.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
 from common.ports import Clock
 from common.remedies import of_chain
 from common.settings import Stream
-from common.spans import Position, TopicPartition
+from common.settings.overlap import TopicReaders
+from common.spans import Position, Topic, TopicPartition
 from common.stage.markers import LastRecord
 from stage_writer.decode.batch import MessageBatch
-from stage_writer.fetch.shared.metadata import ChainsOf, SharedMetadata, chains_in
+from stage_writer.fetch.chain_metadata import ChainMetadata
 from stage_writer.fetch.shared.partition import ChainReader, SharedPartition
 from stage_writer.ports import GroupListener, PartitionFault, Polled, RecordSource
+
+ChainsOf = Callable[[Topic], Sequence[Topic]]
+"""The topics of the chains that read a Kafka topic, always the same."""
 
 
 class SharedTopicSource:
@@ -31,7 +35,7 @@ class SharedTopicSource:
         self._inner = inner
         self._chains_of = chains_of
         self._clock = clock
-        self.metadata = SharedMetadata(inner.metadata, chains_of)
+        self.metadata = ChainMetadata(inner.metadata, self._end_positions)
         self._listener: GroupListener | None = None
         self._partitions: dict[TopicPartition, SharedPartition] = {}
         """By Kafka partition."""
@@ -40,6 +44,18 @@ class SharedTopicSource:
         self._expected: dict[TopicPartition, LastRecord] = {}
         self._unsettled: set[TopicPartition] = set()
         """Kafka partitions of which the read position may have to move, or that may have to be paused or resumed."""
+
+    def _end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        read_by = TopicReaders(streams)
+        return {
+            chain: position
+            for partition, position in self._inner.metadata.end_positions(streams).items()
+            for chain in self._chains_in(partition)
+            if read_by.taking(chain.topic)
+        }
+
+    def _chains_in(self, partition: TopicPartition) -> list[TopicPartition]:
+        return [TopicPartition(topic, partition.partition) for topic in self._chains_of(partition.topic)]
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         self._listener = listener
@@ -110,7 +126,7 @@ class SharedTopicSource:
         shared = [
             self._begin(partition, chains)
             for partition in partitions
-            if (chains := chains_in(partition, self._chains_of)) != [partition]  # others pass through
+            if (chains := self._chains_in(partition)) != [partition]  # others pass through
         ]
         positions = cast("GroupListener", self._listener).assigned(self._spread(partitions))
         begun = {partition: position for partition, position in positions.items() if partition not in self._readers}

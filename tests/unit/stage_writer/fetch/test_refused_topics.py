@@ -1,6 +1,6 @@
 """Topics that this user may not read: seen through a scripted consumer, their streams wait and the others continue."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,11 +11,9 @@ from common.errors import BrokerError, BrokerRefusedError, ExitCode
 from common.spans import Topic
 from common.stage.merged import chain_topic, shared_chain
 from stage_writer.fetch import connection
+from stage_writer.fetch.chain_metadata import ChainMetadata
+from stage_writer.fetch.checked_reading import CHECK_EVERY_S
 from stage_writer.fetch.kafka import KafkaSource
-from stage_writer.fetch.merged.groups import TopicGroups
-from stage_writer.fetch.merged.metadata import MergedMetadata
-from stage_writer.fetch.refused_topics import CHECK_EVERY_S
-from stage_writer.fetch.shared.metadata import SharedMetadata
 from stage_writer.ports import NOT_ALLOWED, PartitionFault
 from tests.builders import settings_of
 from tests.fakes.group import HandClock, LonelyMember
@@ -94,14 +92,7 @@ def test_refusal_of_one_topic_does_not_end_the_writer_while_the_others_are_unkno
     assert [fault.reason for fault in member.poll(0)] == [NOT_ALLOWED]
 
 
-@pytest.mark.parametrize(
-    ("wrapped", "chain"),
-    [
-        (lambda inner: SharedMetadata(inner, lambda topic: [topic]), shared_chain("orders", "second")),
-        (lambda inner: MergedMetadata(inner, TopicGroups(())), chain_topic(["orders", "payments"])),
-    ],
-    ids=["shared", "joined"],
-)
-def test_chain_is_refused_with_its_topic(wrapped: Callable[[object], SharedMetadata], chain: Topic) -> None:
+@pytest.mark.parametrize("chain", [shared_chain("orders", "second"), chain_topic(["orders", "payments"])])
+def test_chain_is_refused_with_its_topic(chain: Topic) -> None:
     group = LonelyMember(HandClock(), {}, denied={"orders"})
-    assert set(wrapped(group).refused([chain, "other"])) == {chain}
+    assert set(ChainMetadata(group, lambda _: {}).refused([chain, "other"])) == {chain}
