@@ -41,12 +41,12 @@ from stage_writer.chains import StagedChains
 from stage_writer.checked_topics import require_written, topic_lines, topics_continue
 from stage_writer.columns.following import PendingConverter
 from stage_writer.columns.wiring import ColumnsOfStreams
+from stage_writer.convert_by_table import RecordConverter
 from stage_writer.converters import ConverterParts, converters_of, plain_converter, with_topologies
 from stage_writer.fetch.rights import require_rights
 from stage_writer.fetch.schema_registry import schemas_of
 from stage_writer.loop import StageWriter
 from stage_writer.native.library import REMEDY, find_reader, library_path
-from stage_writer.record_converter import RecordConverter
 from stage_writer.replay.dead_letters import DeadLetterExport, inconvertible_of
 from stage_writer.replay.records import (
     Range,

@@ -35,7 +35,7 @@ from common.stage.markers import TableKind
 from common.tables.changes import MergeBy, table_columns
 from common.tables.clustering import INSTEAD, can_partition, clustering_problem
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
-from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.decode.batch import Index, MessageBatch, Messages
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
 from stage_writer.decode.unknown.column_names import ColumnNames
@@ -133,6 +133,16 @@ class RecordPipeline:
     def finish(self, begun: Slice) -> Rows:
         rows = begun.rows.through(self._steps[self._before :], begun.messages)
         return rows.with_table(rows.table.cast(self._arrow_schema))
+
+    def offered(self, offers: Offers, texts: pa.ChunkedArray, index: Index, messages: Messages) -> list[StructType]:
+        """What the rescue column of rows offers, by batch; ``index`` are the messages of its ``texts``."""
+        if texts.null_count == len(texts):
+            return [NO_COLUMNS] * len(messages.batches)
+        if self.exploder is not None:  # all rows of a message have one text
+            index, firsts = np.unique(index, return_index=True)
+            texts = texts.take(pa.array(firsts))
+        parts = pairwise(messages.bounds(index).tolist())
+        return [offers.of(texts.slice(start, end - start).drop_null().to_pylist()) for start, end in parts]
 
 
 class StreamConverter(StatelessConverter):
@@ -263,14 +273,7 @@ class StreamConverter(StatelessConverter):
     ) -> list[StagedRows]:
         """The content of each batch's rescue column, as an offer; filtered rows offer nothing."""
         texts = rows.table[rescue_column_of_table(self.stream)]
-        if texts.null_count == len(texts):
-            return staged
-        index = rows.index
-        if self._pipeline.exploder is not None:  # all rows of a message have one text
-            index, firsts = np.unique(index, return_index=True)
-            texts = texts.take(pa.array(firsts))
-        parts = pairwise(messages.bounds(index).tolist())
-        offered = [offers.of(texts.slice(start, end - start).drop_null().to_pylist()) for start, end in parts]
+        offered = self._pipeline.offered(offers, texts, rows.index, messages)
         return [replace(rows, offered=offer) for rows, offer in zip(staged, offered, strict=True)]
 
 

@@ -44,16 +44,15 @@ from common.settings.own_columns import (
     part_of,
     route_of,
 )
-from stage_writer.convert import dead_letters_format, require_can_partition, rows_format, to_route
+from stage_writer.convert import StreamConverter, dead_letters_format, require_can_partition, rows_format, to_route
 from stage_writer.decode.batch import Index, Mask, MessageBatch, Messages
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.envelopes.framing import FramedDecoder, without_frames
-from stage_writer.decode.rejects import Reject
 from stage_writer.layers import NO_INPUTS, RecordInputs, keys_decoder_of
 from stage_writer.parquet.buffer import TableFormat
 from stage_writer.record_choice import ROW_NUMBER, RecordChoice
 from stage_writer.shape.changes.key_names import EventKeyNames, names_in
-from stage_writer.shape.explode import Exploder, runs
+from stage_writer.shape.explode import runs
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import MAIN, AppearingRoutes, parted
 from stage_writer.shape.rows import Destinations, Rows
@@ -148,25 +147,25 @@ class TablesConverter(StatelessConverter):
 
     def _slices(self, messages: Messages, chosen: Rows, tombstones: Index) -> Iterator[Staged]:
         parts = _Parts(messages, chosen, tombstones, [self.formats[MAIN]] * len(self.stream.row_tables), [])
-        exploding: list[_Exploding] = []
-        for group, picked, tables in self._groups_of(chosen, parts.formats):
-            begun = group.begin(messages.taken(picked), _kept(chosen, picked))
+        exploding: list[Begun] = []
+        for group, tables in self._groups_of(chosen, parts.formats):
+            begun = group.begin(messages, tables, _kept(chosen, tables))
             if group.explodes:
-                exploding.append(_Exploding(group, picked, tables, begun))
+                exploding.append(begun)
             else:
-                parts.made.append(_Made(group.name, picked, tables, group.finish(begun)))
+                parts.made.append(group.finish(begun, messages))
         if exploding:
             refused = parts.refused
-            refused[np.concatenate([each.picked[each.begun.refused] for each in exploding])] = True
-            exploding = [replace(each, begun=each.begun.without(refused[each.picked])) for each in exploding]
-            sizes = sum((each.sizes(len(messages)) for each in exploding), np.zeros(len(messages), np.int64))
+            refused[[index for begun in exploding for index in begun.refused]] = True
+            exploding = [begun.without(refused) for begun in exploding]
+            sizes = sum((begun.sizes() for begun in exploding), np.zeros(len(messages), np.int64))
             if int(sizes.sum()) > self._limits.slice_bytes:
                 yield from self._in_slices(parts, exploding, sizes)
                 return
-        parts.made.extend(each.made() for each in exploding)
+        parts.made.extend(begun.group.finish(begun, messages) for begun in exploding)
         yield self._staged(parts)
 
-    def _in_slices(self, parts: _Parts, exploding: Sequence[_Exploding], sizes: Index) -> Iterator[Staged]:
+    def _in_slices(self, parts: _Parts, exploding: Sequence[Begun], sizes: Index) -> Iterator[Staged]:
         """Messages whose rows exceed a slice: fewer of them at a time, converted again, or one in pieces."""
         messages, limits = parts.messages, self._limits
         if len(messages) > 1:
@@ -179,16 +178,17 @@ class TablesConverter(StatelessConverter):
             refused = replace(parts.chosen, rejects=(explodes_too_far(0, size, limits.record_bytes),))
             yield self._staged(replace(parts, chosen=refused, made=[]))
             return
-        pieces = [each.with_piece(piece) for each in exploding for piece in each.pieces(limits.slice_bytes)]
-        offered = [column for each in exploding for column in each.offered]
-        offered += [column for each in parts.made for column in each.offered]
+        pieces = [piece for begun in exploding for piece in begun.pieces(limits.slice_bytes)]
+        offered = [column for begun in exploding for column in begun.group.offered(begun, messages)]
+        offered += [column for made in parts.made for column in made.offered]
         offers = [reduce(joined_columns, offered)]
         for piece in pieces[:-1]:
-            made = replace(parts, chosen=replace(parts.chosen, violations={}), made=[piece.made()])
-            ((batch, staged),) = self._staged(made, offers)
+            made = [piece.group.finish(piece, messages)]
+            only = replace(parts, chosen=replace(parts.chosen, violations={}), made=made)
+            ((batch, staged),) = self._staged(only, offers)
             yield [(batch, staged.as_segment(batch))]
             offers = [NO_COLUMNS]
-        parts.made.append(pieces[-1].made())
+        parts.made.append(pieces[-1].group.finish(pieces[-1], messages))
         yield self._staged(parts, offers)
 
     def _staged(self, parts: _Parts, offers: Sequence[StructType] | None = None) -> Staged:
@@ -198,11 +198,10 @@ class TablesConverter(StatelessConverter):
         arrived: list[tuple[int, Part]] = []
         offered = [NO_COLUMNS] * len(messages.batches)
         for made in parts.made:
-            rows, picked = replace(made.converted.rows, tables=made.tables), made.picked
-            arrived += [(number, Part(picked[index], part)) for number, part, index in parted(rows)]
-            rejects += made.rejects
-            gone.append(picked[made.converted.tombstones])
-            filtered.append(picked[rows.filtered])
+            arrived += [(number, Part(index, part)) for number, part, index in parted(made.rows)]
+            rejects += made.rows.rejects
+            gone.append(made.tombstones)
+            filtered.append(made.rows.filtered)
             offered = [*map(joined_columns, offered, made.offered)]
         outcome = together(
             arrived, rejects, np.unique(np.concatenate(gone)), len(messages), np.unique(np.concatenate(filtered))
@@ -215,8 +214,8 @@ class TablesConverter(StatelessConverter):
             for batch, (rows, offer) in zip(messages.batches, with_offers, strict=True)
         ]
 
-    def _groups_of(self, chosen: Rows, formats: list[TableFormat]) -> Iterator[tuple[TableGroup, Index, Destinations]]:
-        """The groups that messages go to, these messages, and the tables of each. Puts the tables' formats in place."""
+    def _groups_of(self, chosen: Rows, formats: list[TableFormat]) -> Iterator[tuple[TableGroup, Destinations]]:
+        """The groups that messages go to, with the messages' tables. Puts the tables' formats in place."""
         if chosen.tables is None:
             return
         by_group: dict[int, tuple[TableGroup, list[int]]] = {}
@@ -227,9 +226,9 @@ class TablesConverter(StatelessConverter):
         for group, numbers in by_group.values():
             wanted = np.zeros(len(formats), np.bool_)
             wanted[numbers] = True
-            picked, tables = chosen.tables.among(wanted, chosen.index)
-            if len(picked):
-                yield group, picked, tables
+            tables = chosen.tables.among(wanted, chosen.index)
+            if len(tables.numbers):
+                yield group, tables
 
     def _table(self, url: str) -> tuple[TableGroup, TableFormat]:
         made = self._tables.get(url)
@@ -283,86 +282,26 @@ def _keys_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """The rows for the tables of one group."""
-
-    group: str
-    picked: Index
-    """The group's messages."""
-    tables: Destinations
-    converted: Converted
-
-    @property
-    def rejects(self) -> list[Reject]:
-        """Among all messages."""
-        name = f" (in {self.group})" if self.group else ""
-        return [
-            replace(reject, index=int(self.picked[reject.index]), error=f"{reject.error}{name}")
-            for reject in self.converted.rows.rejects
-        ]
-
-    @property
-    def offered(self) -> Sequence[StructType]:
-        return self.converted.offered
-
-
-@dataclass(frozen=True, slots=True)
-class _Exploding:
-    """A group whose rows become several, before they do."""
-
-    group: TableGroup
-    picked: Index
-    tables: Destinations
-    begun: Begun
-
-    @property
-    def exploder(self) -> Exploder:
-        if self.group.pipeline.exploder is None:
-            raise TypeError("the group does not explode")
-        return self.group.pipeline.exploder
-
-    @property
-    def offered(self) -> Sequence[StructType]:
-        return self.group.offered(self.begun)
-
-    def sizes(self, messages: int) -> Index:
-        """The size of the rows that each message becomes, in bytes."""
-        sizes = np.zeros(messages, np.int64)
-        np.add.at(sizes, self.picked[self.begun.index], self.exploder.sizes(self.begun.slice.rows))
-        return sizes
-
-    def pieces(self, most_bytes: int) -> Iterator[Rows]:
-        """The one message's row as several; none where it has no row here."""
-        rows = self.begun.slice.rows
-        return self.exploder.pieces(rows, int(self.exploder.sizes(rows).sum()), most_bytes) if len(rows) else iter(())
-
-    def with_piece(self, rows: Rows) -> _Exploding:
-        return replace(self, begun=self.begun.with_rows(rows))
-
-    def made(self) -> _Made:
-        return _Made(self.group.name, self.picked, self.tables, self.group.finish(self.begun))
-
-
-@dataclass(frozen=True, slots=True)
 class _Parts:
     messages: Messages
     chosen: Rows
     tombstones: Index
     formats: list[TableFormat]
-    made: list[_Made]
+    made: list[Converted]
 
     @property
     def refused(self) -> Mask:
         """The messages that a table refuses."""
         refused = np.zeros(len(self.messages), np.bool_)
-        refused[[reject.index for made in self.made for reject in made.rejects]] = True
+        refused[[reject.index for made in self.made for reject in made.rows.rejects]] = True
         return refused
 
 
-def _kept(chosen: Rows, picked: Index) -> Callable[[Rows], Rows] | None:
-    """Leaves the rows of ``picked`` messages that are among the ``chosen`` ones; None where that is all of them."""
+def _kept(chosen: Rows, tables: Destinations) -> Callable[[Rows], Rows] | None:
+    """Leaves the rows of the tables' messages that are among the ``chosen`` ones; None where that is all of them."""
     if ROW_NUMBER not in chosen.table.column_names:
         return None
+    picked = tables.messages
     is_picked = np.isin(chosen.index, picked)
     index = np.searchsorted(picked, chosen.index[is_picked])
     numbers = chosen.table[ROW_NUMBER].to_numpy()[is_picked]
@@ -397,3 +336,22 @@ def _making(stream: Stream) -> object:
         stream.staged_identity,
         stream.merge,
     )
+
+
+RecordConverter = StreamConverter | TablesConverter
+
+
+def converter_of(
+    stream: Stream,
+    inputs: RecordInputs = NO_INPUTS,
+    limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
+    *,
+    appearing: AppearingRoutes | None = None,
+) -> RecordConverter:
+    """The conversion of a stream; ``appearing`` are the routes of one with a `route_table`.
+
+    Raises SchemaError and ExpressionError for an invalid stream.
+    """
+    if stream.has_several_columns or stream.record.has_own_columns:
+        return TablesConverter(stream, inputs, limits=limits, appearing=appearing)
+    return StreamConverter(stream, inputs, limits=limits, appearing=appearing)

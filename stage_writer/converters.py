@@ -12,6 +12,7 @@ from common.protoc import compile_protobuf
 from common.settings import Settings, Stream
 from stage_writer.columns.following import PendingConverter
 from stage_writer.columns.wiring import pending
+from stage_writer.convert_by_table import RecordConverter, converter_of
 from stage_writer.decode.binary.avro import MakeAvroPass, no_avro_pass
 from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.envelopes.framing import SchemaCoverage
@@ -19,7 +20,6 @@ from stage_writer.fetch.schema_file import read_schema_file, require_packages
 from stage_writer.fetch.schema_registry import SchemaRegistry, schemas_of
 from stage_writer.layers import RecordInputs
 from stage_writer.memory_shares import MemoryShares
-from stage_writer.record_converter import RecordConverter, converter_of
 from stage_writer.shape.slicing import ExplodeLimits
 from stage_writer.stage.route_registry import route_registry_of
 from stage_writer.stopping import NEVER_STOPPING, Stopping

@@ -31,13 +31,12 @@ from common.spans import Position, Span, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.merged import topics_of
 from stage_writer.convert import StreamConverter
-from stage_writer.convert_by_table import TablesConverter
+from stage_writer.convert_by_table import RecordConverter, TablesConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.unknown.census import FieldCensus
 from stage_writer.fetch.consumer_properties import consumer_properties
 from stage_writer.fetch.fetched import batches_of
 from stage_writer.partitions.dead_letter_alarm import DeadLetterShare
-from stage_writer.record_converter import RecordConverter
 from stage_writer.shape.opening import census_of, opener_of
 
 if TYPE_CHECKING:

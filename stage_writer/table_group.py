@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +37,8 @@ from stage_writer.decode.unknown.evolving import Additions, usable
 from stage_writer.layers import RecordInputs
 from stage_writer.shape.changes.events import deletes_by_tombstones
 from stage_writer.shape.changes.key_names import EventKeyNames, KeyNames, text_of
-from stage_writer.shape.rows import Rows
+from stage_writer.shape.explode import Exploder
+from stage_writer.shape.rows import Destinations, Rows
 from stage_writer.shape.slicing import Slice
 
 KeysOf = Callable[[Messages], pa.BinaryArray | pa.LargeBinaryArray]
@@ -50,14 +50,16 @@ KEYS_READ = 100
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Messages before their rows may become several."""
+    """The messages of one group before their rows may become several."""
 
-    messages: Messages
+    group: TableGroup
+    tables: Destinations
+    """Of all messages: only the group's have any."""
     kept: Index
-    """The indexes of the slice's messages among all."""
+    """The slice's messages, among all."""
     slice: Slice
     rejects: tuple[Reject, ...]
-    """The others."""
+    """The group's other messages."""
 
     @property
     def index(self) -> Index:
@@ -65,22 +67,42 @@ class Begun:
         return self.kept[self.slice.rows.index]
 
     @property
-    def refused(self) -> Index:
+    def refused(self) -> list[int]:
         """The messages without rows, in any order."""
-        own = self.kept[[reject.index for reject in self.slice.rows.rejects]]
-        return np.concatenate([own, np.array([reject.index for reject in self.rejects], np.int64)])
-
-    def with_rows(self, rows: Rows) -> Begun:
-        return replace(self, slice=replace(self.slice, rows=rows))
+        return [reject.index for reject in (*moved(self.slice.rows.rejects, self.kept), *self.rejects)]
 
     def without(self, refused: Mask) -> Begun:
         """Without the rows of messages that another table refuses."""
         lost = refused[self.index]
-        return self.with_rows(self.slice.rows.without(lost, ())) if lost.any() else self
+        return self._with(self.slice.rows.without(lost, ())) if lost.any() else self
+
+    @property
+    def _exploder(self) -> Exploder:
+        if self.group.pipeline.exploder is None:
+            raise TypeError("the group does not explode")
+        return self.group.pipeline.exploder
+
+    def sizes(self) -> Index:
+        """The size of the rows that each message becomes, in bytes."""
+        sizes = np.zeros(len(self.tables), np.int64)
+        np.add.at(sizes, self.index, self._exploder.sizes(self.slice.rows))
+        return sizes
+
+    def pieces(self, most_bytes: int) -> list[Begun]:
+        """The one message's row as several; none where it has no row here."""
+        rows = self.slice.rows
+        size_bytes = int(self._exploder.sizes(rows).sum())
+        pieces = self._exploder.pieces(rows, size_bytes, most_bytes) if len(rows) else ()
+        return [self._with(piece) for piece in pieces]
+
+    def _with(self, rows: Rows) -> Begun:
+        return replace(self, slice=replace(self.slice, rows=rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
+    """The result for the messages of one group, among all messages."""
+
     rows: Rows
     tombstones: Index
     """The tombstones that delete no row."""
@@ -157,25 +179,29 @@ class TableGroup:
     def explodes(self) -> bool:
         return self.pipeline.exploder is not None
 
-    def begin(self, messages: Messages, keep: Callable[[Rows], Rows] | None = None) -> Begun:
-        """The steps before a row may become several; ``keep`` as of `RecordPipeline.begin`, without message keys."""
-        lost = np.zeros(len(messages), np.bool_) if self._names is None else self._names.differ(self._keys_of(messages))
-        rejects = self._without_keys(np.flatnonzero(lost), "message key")
-        kept = np.flatnonzero(~lost)
+    def begin(self, messages: Messages, tables: Destinations, keep: Callable[[Rows], Rows] | None = None) -> Begun:
+        """The steps before a row may become several, for the messages with ``tables``.
+
+        ``keep`` as of `RecordPipeline.begin`, without message keys.
+        """
+        picked = kept = tables.messages
+        rejects: list[Reject] = []
+        if self._names is not None:
+            lost = self._names.differ(self._keys_of(messages.taken(picked)))
+            rejects, kept = self._without_keys(picked[lost], "message key"), picked[~lost]
         begun = self.pipeline.begin(messages.taken(kept), keep)
         if self._event_names is not None:
             other = self._event_names.differ(self.pipeline.bodies_of(begun.messages), self._keys)[begun.rows.index]
             why = self._without_keys(begun.rows.index[other], self._event_names.field)
             begun = replace(begun, rows=begun.rows.without(other, why))
-        return Begun(messages, kept, begun, tuple(rejects))
+        return Begun(self, tables, kept, begun, tuple(rejects))
 
-    def finish(self, begun: Begun) -> Converted:
-        """The remaining steps."""
-        messages, kept, rejects = begun.messages, begun.kept, list(begun.rejects)
-        rows = self.pipeline.finish(begun.slice)
-        rejects += moved(rows.rejects, kept)
+    def finish(self, begun: Begun, messages: Messages) -> Converted:
+        """The remaining steps, for some of all ``messages``."""
+        kept, rows = begun.kept, self.pipeline.finish(begun.slice)
+        rejects = [*begun.rejects, *moved(rows.rejects, kept)]
         index, gone = kept[rows.index], kept[begun.slice.tombstones]
-        rows = replace(rows, index=index, filtered=kept[rows.filtered])
+        rows = replace(rows, index=index, filtered=kept[rows.filtered], tables=begun.tables)
         offered = self._offered(messages, index, rows.table, rescue_column_of_table(self._stream))
         deletes = deletes_by_tombstones(self._stream)
         if self.problem:
@@ -184,12 +210,14 @@ class TableGroup:
             left = np.union1d(index, gone) if deletes else index
             rejects += [Reject(place, ErrorClass.NULL_KEY, self.problem) for place in left.tolist()]
             rows = replace(rows, table=rows.table.slice(0, 0), index=index[:0])
-        return Converted(replace(rows, rejects=tuple(rejects)), gone[:0] if deletes else gone, self._of_part(offered))
+        name = f" (in {self.name})" if self.name else ""
+        rows = replace(rows, rejects=tuple(replace(reject, error=f"{reject.error}{name}") for reject in rejects))
+        return Converted(rows, gone[:0] if deletes else gone, self._of_part(offered))
 
-    def offered(self, begun: Begun) -> list[StructType]:
+    def offered(self, begun: Begun, messages: Messages) -> list[StructType]:
         """What messages offer before their rows are made."""
-        rows, name = begun.slice.rows, self._stream.record.rescue_column
-        return self._of_part(self._offered(begun.messages, begun.kept[rows.index], rows.table, name))
+        name = self._stream.record.rescue_column
+        return self._of_part(self._offered(messages, begun.index, begun.slice.rows.table, name))
 
     def _of_part(self, offered: list[StructType]) -> list[StructType]:
         if not self.part:
@@ -202,14 +230,9 @@ class TableGroup:
 
     def _offered(self, messages: Messages, index: Index, rows: pa.Table, name: str | None) -> list[StructType]:
         """The content of the rescue column, which has a ``name``, as offers."""
-        texts = None if self._offers is None else rows[name]
-        if self._offers is None or texts is None or texts.null_count == len(texts):
+        if self._offers is None:
             return [NO_COLUMNS] * len(messages.batches)
-        if self.explodes:  # all rows of a message have one text
-            index, firsts = np.unique(index, return_index=True)
-            texts = texts.take(pa.array(firsts))
-        parts = pairwise(messages.bounds(index).tolist())
-        return [self._offers.of(texts.slice(start, end - start).drop_null().to_pylist()) for start, end in parts]
+        return self.pipeline.offered(self._offers, rows[name], index, messages)
 
     def _offered_by_keys(self, messages: Messages, index: Index) -> list[StructType]:
         """The key columns that the message keys of each batch offer (rule 3)."""

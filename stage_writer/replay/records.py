@@ -40,11 +40,11 @@ from common.stage.replacements import (
     replacement_to_bytes,
 )
 from common.stage.stored import beyond_bounds
+from stage_writer.convert_by_table import RecordConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.fetch.consumer_properties import consumer_properties
 from stage_writer.fetch.fetched import batch_of
 from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
-from stage_writer.record_converter import RecordConverter
 
 
 @dataclass(frozen=True, slots=True)

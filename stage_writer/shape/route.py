@@ -127,8 +127,7 @@ class Router:
 
     def routes_of(self, rows: Rows, messages: Messages) -> list[str]:
         """The routes that rows take and that are none of the stream's, each once."""
-        (routes,) = self._evaluator.evaluate(rows, messages).values
-        return self._new(_one_by_one(routes)[1] if self._is_several else routes)
+        return list(self.new_routes(rows, messages, 0))
 
     def new_routes(self, rows: Rows, messages: Messages, most: int) -> dict[str, list[int]]:
         """Like `routes_of`, each route with the first messages of rows that take it, at ``most`` so many."""

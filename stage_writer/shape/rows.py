@@ -44,6 +44,9 @@ class Destinations:
         """Destinations with ``counts[i]`` of the numbers for message ``i``."""
         return cls(numbers, np.concatenate([[0], np.cumsum(counts)]))
 
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
     def joined(self, other: Destinations) -> Destinations:
         """The destinations of both, which have different messages of the same batches."""
         counts = [np.diff(destinations.starts) for destinations in (self, other)]
@@ -56,14 +59,19 @@ class Destinations:
         first, last = self.starts[start], self.starts[end]
         return Destinations(self.numbers[first:last], self.starts[start : end + 1] - first)
 
-    def among(self, wanted: Mask, index: Index) -> tuple[Index, Destinations]:
-        """Those of the messages ``index`` with a table that is ``wanted``, and these tables of theirs, by number."""
-        messages = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
-        is_one = np.zeros(len(self.starts) - 1, np.bool_)
+    def among(self, wanted: Mask, index: Index) -> Destinations:
+        """The ``wanted`` tables of the messages ``index``, by number; the other messages have none."""
+        count = len(self)
+        messages = np.repeat(np.arange(count), np.diff(self.starts))
+        is_one = np.zeros(count, np.bool_)
         is_one[index] = True
         kept = wanted[self.numbers] & is_one[messages]
-        picked, counts = np.unique(messages[kept], return_counts=True)
-        return picked, Destinations.from_counts(self.numbers[kept], counts)
+        return Destinations.from_counts(self.numbers[kept], np.bincount(messages[kept], minlength=count))
+
+    @property
+    def messages(self) -> Index:
+        """The messages with a table."""
+        return np.flatnonzero(np.diff(self.starts))
 
     def of_rows(self, index: Index) -> tuple[Index, Index]:
         """For rows with these messages: each pair of a row and one of its tables, by rising rows."""

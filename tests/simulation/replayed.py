@@ -30,10 +30,10 @@ from delta_loader.load.replace_ranges import Replacer
 from delta_loader.load.replace_steps import Request, RequestStep, txn_id
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import TableCommit, Target
+from stage_writer.convert_by_table import RecordConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.ports import Result
-from stage_writer.record_converter import RecordConverter
 from stage_writer.replay.dead_letters import DeadLetterExport
 from stage_writer.replay.records import Range, Records, Replay
 from stage_writer.replay.records import Replayed as Counted

@@ -24,9 +24,9 @@ from delta_loader.service import LoaderService
 from stage_writer.columns.finding import ColumnDiscovery, ColumnFinder, columns_text
 from stage_writer.columns.following import LOOK_AT_TABLES_S, CoveredSchemas, FollowedColumns, PendingConverter
 from stage_writer.columns.wiring import pending
+from stage_writer.convert_by_table import converter_of
 from stage_writer.loop import StageWriter
 from stage_writer.ports import Converter
-from stage_writer.record_converter import converter_of
 from stage_writer.runtime import Attachments
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import content_of, instance, required

@@ -23,9 +23,9 @@ from common.stage.versions import Evolved, Gained, folder_of, latest
 from common.storage.store import FsspecStore
 from delta_loader.service import LoaderService
 from stage_writer.convert import StreamConverter
+from stage_writer.convert_by_table import converter_of
 from stage_writer.decode.unknown.offers import Offers
 from stage_writer.loop import StageWriter
-from stage_writer.record_converter import converter_of
 from stage_writer.schemas import LATE_AFTER_S, LOOK_AT_SCHEMAS_S
 from stage_writer.shape.slicing import ExplodeLimits
 from stage_writer.stage.gaining import continued_columns, gain_columns

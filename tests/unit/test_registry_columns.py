@@ -29,11 +29,11 @@ from devservices.schema_registry import Registry, running_registry
 from stage_writer.columns.finding import columns_text, require_known
 from stage_writer.columns.following import CoveredSchemas
 from stage_writer.columns.schemas import RegistrySchemas, SchemaFinder, columns_of_schema, grown
+from stage_writer.convert_by_table import converter_of
 from stage_writer.decode.envelopes.framing import RegisteredSchema
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs
 from stage_writer.ports import Converter
-from stage_writer.record_converter import converter_of
 from tests.builders import required
 from tests.staged import manifests
 from tests.unit.test_columns import FIRST, SECOND, Sample, World, Writer, settings_of

@@ -11,9 +11,9 @@ from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, Regi
 from common.settings import Stream
 from stage_writer.columns.finding import DiscoveredColumns
 from stage_writer.columns.following import LOOK_AT_TABLES_S, ColumnsWait, CoveredSchemas, FollowedColumns
+from stage_writer.convert_by_table import converter_of
 from stage_writer.decode.envelopes.framing import SchemaKey
 from stage_writer.ports import Converter
-from stage_writer.record_converter import converter_of
 from tests.builders import required, settings_of
 from tests.fakes.group import HandClock
 

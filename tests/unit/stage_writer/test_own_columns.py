@@ -26,13 +26,12 @@ from common.stage.appeared_routes import agree_on, appeared, with_appeared_of
 from common.stage.versions import latest
 from common.storage.store import FsspecStore
 from devservices.schema_registry import Registry, running_registry
-from stage_writer.convert_by_table import TablesConverter
+from stage_writer.convert_by_table import TablesConverter, converter_of
 from stage_writer.decode.batch import MessageBatch, headers_column
 from stage_writer.decode.envelopes.framing import SchemaWait
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
-from stage_writer.record_converter import converter_of
 from stage_writer.sample import StreamSample
 from stage_writer.schemas import Schemas
 from stage_writer.stage.gaining import gain_columns

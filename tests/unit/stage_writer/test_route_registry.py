@@ -12,8 +12,8 @@ from common.errors import ExpressionError, StoreError
 from common.settings import Stream
 from common.stage.appeared_routes import agree_on, appeared
 from common.storage.store import FsspecStore
+from stage_writer.convert_by_table import RecordConverter, converter_of
 from stage_writer.parquet.buffer import StagedRows
-from stage_writer.record_converter import RecordConverter, converter_of
 from tests.fakes.answering import route_registry
 from tests.fakes.stores import TrappedStore, failing
 from tests.fakes.streams import batch_of, stream_of

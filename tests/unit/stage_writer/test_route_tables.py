@@ -16,11 +16,10 @@ from common.schema import schema_from_json, to_ddl
 from common.settings import Stream
 from common.spans import Position
 from devservices.schema_registry import running_registry
-from stage_writer.convert_by_table import TablesConverter
+from stage_writer.convert_by_table import TablesConverter, converter_of
 from stage_writer.decode.batch import headers_column
 from stage_writer.layers import NO_INPUTS, RecordInputs
 from stage_writer.parquet.buffer import Buffer, StagedRows
-from stage_writer.record_converter import converter_of
 from tests.fakes.answering import schema_registry
 from tests.fakes.streams import batch_of, stream_of
 

@@ -15,10 +15,10 @@ from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.versions import Evolved
 from stage_writer.chain_end import Lineage
+from stage_writer.convert_by_table import converter_of
 from stage_writer.partitions.resume_points import ResumePoint, ResumePoints
 from stage_writer.partitions.startup import PartitionStartup, StartedPartition
 from stage_writer.ports import Converter, KafkaMetadata, Result, Workers
-from stage_writer.record_converter import converter_of
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S, GainedColumns, Schemas
 from stage_writer.stage.staging import ObjectStage
 from tests.fakes.group import Done, HandClock, InTurn

@@ -18,10 +18,9 @@ from common.settings.own_columns import columns_at
 from common.stage.appeared_routes import with_appeared_of
 from common.stage.versions import latest
 from common.storage.store import FsspecStore
-from stage_writer.convert_by_table import TablesConverter
+from stage_writer.convert_by_table import TablesConverter, converter_of
 from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
-from stage_writer.record_converter import converter_of
 from stage_writer.stage.gaining import gain_columns
 from stage_writer.stage.route_registry import RouteRegistry
 from tests.fakes.native import native_decoders

@@ -11,11 +11,10 @@ import pytest
 from common.schema import parse_ddl, to_ddl
 from common.schema.evolution import NO_COLUMNS
 from common.storage.store import FsspecStore
-from stage_writer.convert_by_table import TablesConverter
+from stage_writer.convert_by_table import TablesConverter, converter_of
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
-from stage_writer.record_converter import converter_of
 from stage_writer.shape.slicing import ExplodeLimits
 from tests.fakes.answering import route_registry
 from tests.fakes.streams import batch_of, stream_of

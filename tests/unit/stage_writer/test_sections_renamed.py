@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from common.storage.store import FsspecStore
+from stage_writer.convert_by_table import converter_of
 from stage_writer.parquet.buffer import StagedRows
-from stage_writer.record_converter import converter_of
 from tests.fakes.streams import batch_of, stream_of
 from tests.unit.stage_writer.test_sections import Writer, errors
 

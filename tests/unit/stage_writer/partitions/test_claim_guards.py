@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Mapping
 
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.chain_end import Lineage
+from stage_writer.convert_by_table import converter_of
 from stage_writer.parquet.buffer import Buffer
 from stage_writer.partitions.claim_guards import ClaimGuards, TopicMonitor
 from stage_writer.partitions.partition import AssignedPartition
 from stage_writer.ports import ClaimVerdict, OtherTopic
-from stage_writer.record_converter import converter_of
 from tests.fakes.group import HandClock
 from tests.fakes.streams import stream_of
 

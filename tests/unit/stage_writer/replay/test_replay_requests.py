@@ -13,8 +13,8 @@ from common.settings import Stream
 from common.spans import Partition, Span, Topic, TopicPartition
 from common.stage.replacements import Replacement, ReplacementName, replacement_from_bytes
 from common.storage.store import FsspecStore
+from stage_writer.convert_by_table import converter_of
 from stage_writer.decode.batch import MessageBatch
-from stage_writer.record_converter import converter_of
 from stage_writer.replay.records import Range, Replay, Replayed
 from tests.builders import required, span
 from tests.fakes.group import HandClock

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from common.settings import Stream
 from stage_writer.convert import StreamConverter
+from stage_writer.convert_by_table import converter_of
 from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
 from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
-from stage_writer.record_converter import converter_of
 from stage_writer.shape.opening import opener_of
 from tests.fakes.native import native_decoders
 from tests.fakes.streams import batch_of, stream_of
