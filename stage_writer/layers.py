@@ -10,12 +10,13 @@ from functools import partial
 
 from common.errors import SchemaError
 from common.schema import Field, Primitive, StructType
+from common.schema.avro import parse_avro
 from common.settings import Stream
 from common.settings.envelopes import is_lenient
 from common.settings.formats import Forms, path_steps
 from common.settings.merging import merge_by_of, record_names
 from stage_writer.decode.batch import Messages
-from stage_writer.decode.binary.avro import AvroReader, MakeAvroPass, make_avro_reader, no_avro_pass, parsed
+from stage_writer.decode.binary.avro import AvroReader, MakeAvroPass, make_avro_reader, no_avro_pass
 from stage_writer.decode.binary.json_schema import JsonSchemaReader
 from stage_writer.decode.binary.protobuf import Compile, ProtobufReader, make_protobuf_reader
 from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
@@ -107,7 +108,7 @@ def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:
                 files = _compiler(inputs)(inputs.schema_file, {})
                 return ProtobufReader(files, columns, reading, message=stream.record.message)
             case "avro":
-                return AvroReader(parsed(text_of(inputs.schema_file)), columns, reading, make_pass=inputs.avro_pass)
+                return AvroReader(parse_avro(text_of(inputs.schema_file)), columns, reading, make_pass=inputs.avro_pass)
             case _:
                 return JsonSchemaReader(text_of(inputs.schema_file))
 
@@ -152,7 +153,7 @@ def _make_reader(stream: Stream, inputs: RecordInputs) -> MakeRecordReader | Non
         case "avro":
             with _naming_file(stream):
                 file = inputs.schema_file
-                resolved = None if file is None else parsed(text_of(file), checks_defaults=True)
+                resolved = None if file is None else parse_avro(text_of(file), checks_defaults=True)
                 return make_avro_reader(columns, reading, resolved, inputs.avro_pass)
         case _:
             return JsonSchemaReader if stream.record.validates else None

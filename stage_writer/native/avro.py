@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,16 +103,13 @@ def avro_parts(node: AvroNode) -> tuple[NDArray[np.int32], bytes] | None:
 
     The nodes of a record's fields are consecutive, and come after the record.
     """
-    parts: list[_Part] = []
-    waiting = deque([_Part(node, b"", 0)])
-    while waiting:
-        part = waiting.popleft()
+    parts = [_Part(node, b"", 0)]
+    for place, part in enumerate(parts):  # which grows
         if part.depth > _DEEPEST:
             return None
-        part.place = len(parts)
-        parts.append(part)
+        part.place = place
         part.children = list(_children(part))
-        waiting.extend(part.children)
+        parts.extend(part.children)
     starts = np.cumsum([0, *(len(part.begin) for part in parts)]).tolist()
     rows = [(*_numbers(part), start, len(part.begin)) for part, start in zip(parts, starts, strict=False)]
     return np.array(rows, np.int32), b"".join(part.begin for part in parts)

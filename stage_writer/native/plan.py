@@ -8,7 +8,6 @@ Rules:
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -121,13 +120,10 @@ def plan_of(columns: StructType, reading: DecodeOptions) -> Plan | None:
 
 
 def _laid_out(record: Node) -> tuple[Node, ...]:
-    nodes: list[Node] = []
-    waiting = deque([record])
-    while waiting:
-        node = waiting.popleft()
-        node.place = len(nodes)
-        nodes.append(node)
-        waiting.extend(node.children)
+    nodes = [record]
+    for place, node in enumerate(nodes):  # which grows
+        node.place = place
+        nodes.extend(node.children)
     return tuple(nodes)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from common.errors import ConfigError, SchemaError
+from common.errors import SchemaError
 from common.schema import StructType
 from common.schema.avro import AvroSchema, Schema, member_names, parse_avro, promoted, refusing_schemas, type_name
 from stage_writer.decode.batch import in_place
@@ -31,7 +31,6 @@ from stage_writer.decode.binary.texts import MakeRecordReader, RefusedBody, Text
 from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.rejects import ErrorClass, Refusal
 
-_EXTRA = "pip install 'kafka-delta-express[avro]'"
 _NO_COLUMNS = StructType(())
 _LONGEST_REASON = 200
 
@@ -160,18 +159,10 @@ def make_avro_reader(
         AvroReader(reader, columns, reading, reader=reader)
 
     def make(schema: str, references: Sequence[tuple[str, str]]) -> AvroReader:
-        writer = parsed(schema, [text for _, text in references])
+        writer = parse_avro(schema, [text for _, text in references])
         return AvroReader(writer, columns, reading, reader=reader, make_pass=make_pass, is_key=is_key)
 
     return make
-
-
-def parsed(schema: str, references: Sequence[str] = (), *, checks_defaults: bool = False) -> AvroSchema:
-    """A schema. Raises SchemaError for an invalid one, ConfigError without the package."""
-    try:
-        return parse_avro(schema, references, checks_defaults=checks_defaults)
-    except ImportError as error:
-        raise ConfigError(f"format: avro needs a package that is not installed ({error.name})", _EXTRA) from error
 
 
 def _reader_of(writer: AvroSchema, reader: AvroSchema | None) -> tuple[type[Exception], Callable[[BytesIO], object]]:

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from common.errors import ConfigError, SchemaError
+from common.errors import SchemaError
 from stage_writer.decode.binary.texts import Texts
 from stage_writer.decode.rejects import ErrorClass, Refusal
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-_EXTRA = "pip install 'kafka-delta-express[json-schema]'"
 _LONGEST = 500
 
 
@@ -58,13 +57,11 @@ class JsonSchemaReader:
 
 
 def _validator(schema: str, references: Sequence[tuple[str, str]]) -> Validator:
-    try:
-        from jsonschema.exceptions import SchemaError as InvalidSchemaError  # noqa: PLC0415 - only with `validate`
-        from jsonschema.validators import Draft7Validator, validator_for  # noqa: PLC0415 - only with `validate`
-        from referencing import Registry  # noqa: PLC0415 - only with `validate`
-        from referencing.jsonschema import DRAFT7  # noqa: PLC0415 - only with `validate`
-    except ImportError as error:
-        raise ConfigError(f"validate needs a package that is not installed ({error.name})", _EXTRA) from error
+    from jsonschema.exceptions import SchemaError as InvalidSchemaError  # noqa: PLC0415 - only with `validate`
+    from jsonschema.validators import Draft7Validator, validator_for  # noqa: PLC0415 - only with `validate`
+    from referencing import Registry  # noqa: PLC0415 - only with `validate`
+    from referencing.jsonschema import DRAFT7  # noqa: PLC0415 - only with `validate`
+
     try:
         document = json.loads(schema)
         kind = validator_for(document, default=Draft7Validator)

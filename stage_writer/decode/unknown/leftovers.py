@@ -26,7 +26,7 @@ class Leftovers:
     """Extracts the unknown fields of messages."""
 
     def __init__(self, columns: StructType) -> None:
-        self._message = _Struct(_fields(columns))
+        self._message = _part(columns)
 
     def of(self, text: str) -> str | None:
         """The unknown fields of a message, which is one object; None when it has none."""
@@ -40,37 +40,36 @@ class _Part(Protocol):
         """The unknown part of the value that starts at ``offset``, and where the value ends."""
 
 
+class _Known:
+    """A value that is declared with all its content."""
+
+    def of(self, text: str, offset: int) -> tuple[str | None, int]:
+        return None, end_of(text, offset)
+
+
+class _Unknown:
+    """A value that no column reads."""
+
+    def of(self, text: str, offset: int) -> tuple[str | None, int]:
+        end = end_of(text, offset)
+        return text[offset:end], end
+
+
+_KNOWN, _UNKNOWN = _Known(), _Unknown()
+
+
 @dataclass(frozen=True, slots=True)
-class _Struct:
-    fields: Mapping[str, _Part | None]
-    """None for a field that is declared with all its content."""
+class _Object:
+    fields: Mapping[str, _Part]
+    others: _Part
+    """Any other field."""
 
     def of(self, text: str, offset: int) -> tuple[str | None, int]:
         if text[offset] != "{":
             return None, end_of(text, offset)
         left: list[str] = []
         for name, shown, begin in (members := Members(text, offset)):
-            if name not in self.fields:
-                members.at = end_of(text, begin)
-                left.append(f"{shown}:{text[begin : members.at]}")
-                continue
-            part = self.fields[name]
-            inner, members.at = (None, end_of(text, begin)) if part is None else part.of(text, begin)
-            if inner is not None:
-                left.append(f"{shown}:{inner}")
-        return f"{{{','.join(left)}}}" if left else None, members.at
-
-
-@dataclass(frozen=True, slots=True)
-class _Map:
-    value: _Part
-
-    def of(self, text: str, offset: int) -> tuple[str | None, int]:
-        if text[offset] != "{":
-            return None, end_of(text, offset)
-        left: list[str] = []
-        for _, shown, begin in (members := Members(text, offset)):
-            inner, members.at = self.value.of(text, begin)
+            inner, members.at = self.fields.get(name, self.others).of(text, begin)
             if inner is not None:
                 left.append(f"{shown}:{inner}")
         return f"{{{','.join(left)}}}" if left else None, members.at
@@ -96,22 +95,18 @@ class _Array:
         return f"[{','.join(inner or 'null' for inner in left)}]", offset + 1
 
 
-def _fields(columns: StructType) -> dict[str, _Part | None]:
-    return {field.name: _part(field.type) for field in columns}
-
-
-def _part(data_type: DataType) -> _Part | None:
+def _part(data_type: DataType) -> _Part:
     match data_type:
-        case StructType():
-            return _Struct(_fields(data_type))
+        case StructType(fields):
+            return _Object({field.name: _part(field.type) for field in fields}, _UNKNOWN)
         case ArrayType(element):
             inner = _part(element)
-            return None if inner is None else _Array(inner)
+            return _KNOWN if inner is _KNOWN else _Array(inner)
         case MapType(_, value):
             inner = _part(value)
-            return None if inner is None else _Map(inner)
+            return _KNOWN if inner is _KNOWN else _Object({}, inner)
         case _:
-            return None
+            return _KNOWN
 
 
 class Rescuer:
