@@ -22,8 +22,9 @@ from common.schema import StructType
 from common.settings import Stream
 from common.settings.columns import exploded, made_columns, naming_of
 from common.tables.changes import DELETE_COLUMN, MergeBy
-from stage_writer.decode.batch import Index, Mask, Messages
-from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.decode.batch import Index, Messages
+from stage_writer.decode.rejects import ErrorClass
+from stage_writer.shape.changes.lacking import with_keys, without_lacking
 from stage_writer.shape.rows import Rows
 
 _RECORD = "record"
@@ -53,7 +54,7 @@ class Elements:
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:  # noqa: ARG002 - the port's
         """The events that may be exploded."""
-        rows = self._with_keys(rows)
+        rows = with_keys(rows, self._by, self._own, self._sequence)
         if self._by.replaces_records:
             rows = rows.with_table(self._without_deleted_elements(rows.table))
         rows = self._with_distinct_elements(rows)
@@ -65,17 +66,6 @@ class Elements:
         filtered = np.sort(np.concatenate([rows.filtered, rows.index[~has_elements]]))
         kept = rows.table.filter(pa.array(has_elements))
         return replace(rows, table=kept, index=rows.index[has_elements], filtered=filtered)
-
-    def _with_keys(self, rows: Rows) -> Rows:
-        """The events whose own key and sequence are known."""
-        lacking = [
-            (rows.table[name].is_null(), ErrorClass.NULL_KEY, f"its key column {key} is null")
-            for key, name in self._own.items()
-        ]
-        if self._sequence is not None:
-            lost = pc.and_(rows.table[self._sequence].is_null(), pc.invert(rows.table[DELETE_COLUMN]))
-            lacking.append((lost, ErrorClass.NULL_SEQUENCE, f"its sequence {self._by.sequence} is null"))
-        return _without(rows, [(lost.to_numpy(), *why) for lost, *why in lacking])
 
     def _without_deleted_elements(self, table: pa.Table) -> pa.Table:
         """The events, where those that delete have no elements (rule 3)."""
@@ -104,7 +94,7 @@ class Elements:
             lacking.append(
                 (twice, ErrorClass.REPEATED_KEY, f"two of its elements have the same key ({', '.join(keys)})")
             )
-        return _without(rows, lacking)
+        return without_lacking(rows, lacking)
 
     def _lengths(self, table: pa.Table) -> Index:
         lengths: Index = pc.fill_null(pc.list_value_length(table[self._array]), 0).to_numpy().astype(np.int64)
@@ -121,13 +111,3 @@ def _field(elements: pa.Array, steps: Sequence[str]) -> pa.Array:
 def _with(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
     place = table.column_names.index(name)
     return table.set_column(place, table.schema.field(place), column)
-
-
-def _without(rows: Rows, lacking: Sequence[tuple[Mask, ErrorClass, str]]) -> Rows:
-    """The rows without those that lack something; each is refused for the first thing that it lacks."""
-    failing = np.zeros(len(rows), np.bool_)
-    rejects = []
-    for lost, error_class, why in lacking:
-        failing |= lost
-        rejects += [Reject(int(place), error_class, why) for place in rows.index[lost]]
-    return rows.without(failing, rejects) if rejects else rows

@@ -37,7 +37,8 @@ from common.tables.changes import (
 from stage_writer.decode.batch import Messages, in_order
 from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.envelopes.framing import FramedDecoder
-from stage_writer.decode.rejects import ErrorClass, Reject, moved
+from stage_writer.decode.rejects import ErrorClass, moved
+from stage_writer.shape.changes.lacking import with_keys
 from stage_writer.shape.changes.message_keys import MessageKeys
 from stage_writer.shape.outcome import kafka_columns_of
 from stage_writer.shape.route import Router, Routing
@@ -73,7 +74,7 @@ class Events:
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         """The staged rows, in the order of their messages."""
-        rows = self._without_nulls(rows)
+        rows = with_keys(rows, self._by, {key: key for key in self._by.record}, self._by.sequence)
         made = self._arranged({name: rows.table[name] for name in rows.table.column_names}, rows.index, messages)
         rows = self._with_deletes_of_all(rows.with_table(made), messages)
         decoded = self._keys_of_tombstones(messages)
@@ -126,23 +127,6 @@ class Events:
         """The key columns under the names that expressions know them by."""
         return keys.rename_columns([self._names.get(name, name) for name in keys.column_names])
 
-    def _without_nulls(self, rows: Rows) -> Rows:
-        """The rows without those refused by rule 1."""
-        for key in self._by.record:
-            if rows.table[key].null_count:
-                lost = rows.table[key].is_null().to_numpy()
-                why = f"its key column {key} is null"
-                rows = rows.without(lost, (_reject(index, ErrorClass.NULL_KEY, why) for index in rows.index[lost]))
-        sequence = self._by.sequence
-        if sequence is not None and rows.table[sequence].null_count:
-            lost = rows.table[sequence].is_null()
-            if not self._by.history:
-                lost = pc.and_(lost, pc.invert(rows.table[DELETE_COLUMN]))
-            lost = lost.to_numpy()
-            why = f"its sequence {sequence} is null"
-            rows = rows.without(lost, (_reject(index, ErrorClass.NULL_SEQUENCE, why) for index in rows.index[lost]))
-        return rows
-
     def _arranged(self, given: dict[str, pa.ChunkedArray], index: np.ndarray, messages: Messages) -> pa.Table:
         """The columns in order; missing ones are computed, or null."""
         topic, partition, offset = self._by.place
@@ -189,10 +173,6 @@ def _merged(rows: Rows, more: pa.Table, index: np.ndarray) -> Rows:
 def deletes_by_tombstones(stream: Stream) -> bool:
     """Whether messages without a value delete, instead of being counted as tombstones."""
     return stream.merge is not None and stream.merge.tombstones == "delete"
-
-
-def _reject(index: int, error_class: ErrorClass, why: str) -> Reject:
-    return Reject(int(index), error_class, why)
 
 
 def _message_keys(table: StructType, stream: Stream, by: MergeBy) -> MessageKeys:
