@@ -80,18 +80,11 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "stage_writer.stage.staging": {
         "ObjectStage.new_file: True → False": "a file has as many values as its table has partition columns",
     },
-    "stage_writer.topologies.stores.timed": {
-        "TimedStore._admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is"
-    },
     "bootstrap.plans.plan": {
         "_not_in_kafka: position > ends.high → position >= ends.high": "the end itself is in Kafka: it is not refused"
     },
-    "stage_writer.topologies.stores.window": {
-        "index_key_of: entry < FIRST_KEY → entry <= FIRST_KEY": "no entry is one byte long",
-        "duplicate_index_key_of: entry < FIRST_KEY → entry <= FIRST_KEY": "no entry is one byte long",
-        "duplicate_index_key_of: if entry < FIRST_KEY: → if False:": (
-            "a place of an internal entry is before all times, and leads back to no entry"
-        ),
+    "stage_writer.topologies.stores.timed": {
+        "TimedStore._admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is",
         "WindowStore.__init__: 0 → 1": _RISES,
         "WindowStore.put: 1 → 2": _RISES,
         "WindowStore.fetch: if self._next is not None or not NEVER_MS <= window_start_ms <= FOREVER_MS: → if True:": (

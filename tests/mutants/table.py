@@ -95,7 +95,6 @@ TESTS = {
     ),
     "stage_writer.decode.strict": (f"{_WRITER}/decode/test_strict.py", f"{_WRITER}/decode/test_decode.py"),
     "stage_writer.topologies.dsl.windows": (_WINDOWS,),
-    "stage_writer.topologies.stores.window": _STORES,
     "stage_writer.topologies.stores.timed": _STORES,
 }
 """By module."""

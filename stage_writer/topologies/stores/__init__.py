@@ -8,10 +8,9 @@ from stage_writer.topologies.stores.backend import Backend, Changes, MemoryBacke
 from stage_writer.topologies.stores.builders import StoreBuilder, StoreKind, Stores
 from stage_writer.topologies.stores.key_value import KeyValueStore
 from stage_writer.topologies.stores.keys import Key, Windowed
-from stage_writer.topologies.stores.session import SessionStore
 from stage_writer.topologies.stores.task_stores import TASK_STORE, Snapshot, TaskStores
+from stage_writer.topologies.stores.timed import SessionStore, WindowStore
 from stage_writer.topologies.stores.values import Value
-from stage_writer.topologies.stores.window import WindowStore
 
 __all__ = [
     "TASK_STORE",

@@ -13,11 +13,10 @@ from datetime import timedelta
 from enum import StrEnum
 
 from common.errors import ConfigError
-from stage_writer.topologies.stores import session, window
 from stage_writer.topologies.stores.key_value import KeyValueStore
+from stage_writer.topologies.stores.keys import TIME_BYTES
 from stage_writer.topologies.stores.layers import Index, Layers
-from stage_writer.topologies.stores.session import SessionStore
-from stage_writer.topologies.stores.window import WindowStore
+from stage_writer.topologies.stores.timed import SEQUENCE_BYTES, SessionStore, WindowStore
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _MILLISECOND = timedelta(milliseconds=1)
@@ -33,10 +32,10 @@ class StoreKind(StrEnum):
 
 
 AnyStore = KeyValueStore | WindowStore | SessionStore
-_TIMED = {
-    StoreKind.WINDOW: (window.index_key_of, window.entry_of),
-    StoreKind.WINDOW_DUPLICATES: (window.duplicate_index_key_of, window.duplicate_entry_of),
-    StoreKind.SESSION: (session.index_key_of, session.entry_of),
+_BYTES_AFTER_TIME = {
+    StoreKind.WINDOW: 0,
+    StoreKind.WINDOW_DUPLICATES: SEQUENCE_BYTES,
+    StoreKind.SESSION: TIME_BYTES,  # the start, after the end
 }
 
 
@@ -62,8 +61,8 @@ class StoreBuilder:
 
     def index(self) -> Index | None:
         """The order of the store's entries by time; None where they have no time."""
-        timed = _TIMED.get(self.kind)
-        return None if timed is None else Index(self.name + _BY_TIME, *timed)
+        bytes_after_time = _BYTES_AFTER_TIME.get(self.kind)
+        return None if bytes_after_time is None else Index(self.name + _BY_TIME, bytes_after_time)
 
     def build(self, layers: Layers) -> AnyStore:
         """The store over its layers, which include its index."""
@@ -73,10 +72,6 @@ class StoreBuilder:
             return SessionStore(self.name, layers, self.retention_ms)
         duplicates = self.kind is StoreKind.WINDOW_DUPLICATES
         return WindowStore(self.name, layers, self.retention_ms, self.size_ms, duplicates=duplicates)
-
-
-def milliseconds(duration: timedelta) -> int:
-    return duration // _MILLISECOND
 
 
 class Stores:
@@ -93,9 +88,9 @@ class Stores:
     ) -> StoreBuilder:
         """A window store: keeps windows that start within ``retention`` of the latest; each is ``size`` long."""
         kind = StoreKind.WINDOW_DUPLICATES if duplicates else StoreKind.WINDOW
-        return StoreBuilder(name, kind, milliseconds(retention), milliseconds(size), persistent)
+        return StoreBuilder(name, kind, retention // _MILLISECOND, size // _MILLISECOND, persistent)
 
     @staticmethod
     def session(name: str, retention: timedelta, *, persistent: bool = False) -> StoreBuilder:
         """A session store: keeps sessions that end within ``retention`` of the latest."""
-        return StoreBuilder(name, StoreKind.SESSION, milliseconds(retention), persistent=persistent)
+        return StoreBuilder(name, StoreKind.SESSION, retention // _MILLISECOND, persistent=persistent)

@@ -2,12 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from stage_writer.topologies.stores.keys import Key, key_from_bytes, key_to_bytes, prefix_bounds
+from stage_writer.topologies.stores.keys import FIRST_KEY, Key, key_from_bytes, key_to_bytes, prefix_bounds
 from stage_writer.topologies.stores.layers import Layers, Rising
 from stage_writer.topologies.stores.values import Value, value_from_bytes, value_to_bytes
-
-FIRST_KEY = b"\x01"
-"""The first key of a user's entry: keys below it are the store's internal entries."""
 
 
 class KeyValueStore:

@@ -26,6 +26,8 @@ _FURTHEST = 1 << 62  # no time starts with 255, which after a text's end would r
 _TIME = struct.Struct(">Q")
 _DOUBLE = struct.Struct(">d")
 _NAN = _DOUBLE.pack(float("nan"))
+FIRST_KEY = b"\x01"
+"""The first key of a user's entry: keys below it are the store's internal entries."""
 TIME_BYTES = 8
 NEVER_MS = -(1 << 62)
 FOREVER_MS = 1 << 62

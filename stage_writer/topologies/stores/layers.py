@@ -15,16 +15,16 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from sortedcontainers import SortedList
 
 from stage_writer.topologies.stores.backend import Backend, Space, SpaceChanges
+from stage_writer.topologies.stores.keys import FIRST_KEY, TIME_BYTES
 
-IndexKeyOf = Callable[[bytes], "bytes | None"]
-"""The place of a key in the index's order; None for a key that is not in the index."""
 NumberCodec = tuple[Callable[[int], bytes], Callable[[bytes], int]]
 
 
@@ -39,20 +39,34 @@ MISSING: Final = Missing.MISSING
 Entry = tuple[bytes, bytes]
 
 
-class Index(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
     """The order of entries by time: in a space of its own, whose keys start with the time, and which has no values."""
 
     space: Space
-    index_key_of: IndexKeyOf
-    key_of: Callable[[bytes], bytes]
-    """The key of an entry's index position."""
+    bytes_after_time: int
+    """The length of what follows the time in an entry's key: it is the last part of the index's key, too."""
+
+    def index_key_of(self, key: bytes) -> bytes | None:
+        """An entry's position in the order by time. None for the store's internal entries."""
+        if key < FIRST_KEY:
+            return None
+        end = len(key) - self.bytes_after_time
+        start = end - TIME_BYTES
+        return key[start:end] + key[:start] + key[end:]
+
+    def key_of(self, index_key: bytes) -> bytes:
+        """The inverse of `index_key_of`."""
+        end = len(index_key) - self.bytes_after_time
+        return index_key[TIME_BYTES:end] + index_key[:TIME_BYTES] + index_key[end:]
 
 
 class _Order:
     __slots__ = ("_index_key_of", "_new", "_ordered")
 
-    def __init__(self, place_of: IndexKeyOf, keys: Iterable[bytes]) -> None:
-        self._index_key_of = place_of
+    def __init__(self, index: Index | None, keys: Iterable[bytes]) -> None:
+        """Without an index the keys are in their own order."""
+        self._index_key_of = _itself if index is None else index.index_key_of
         self._ordered: SortedList[bytes] = SortedList()
         self._new = list(keys)
         """Additions since the order was last used, in order of arrival."""
@@ -84,7 +98,7 @@ class Layer:
         self.values: SpaceChanges = {}
         self.size_bytes = 0
         """The size of the keys, and of all values put since the layer started."""
-        self._orders: dict[IndexKeyOf, _Order] = {}
+        self._orders: dict[Index | None, _Order] = {}
 
     def put(self, key: bytes, value: bytes | None) -> bytes | Missing | None:
         """Record a change; returns the layer's previous entry for the key."""
@@ -114,11 +128,11 @@ class Layer:
             self.size_bytes -= len(key)
         self._orders.clear()
 
-    def within(self, low: bytes, high: bytes | None, place_of: IndexKeyOf) -> Iterator[bytes]:
-        """The index positions of the keys from ``low`` (inclusive) to ``high`` (exclusive), in order."""
-        order = self._orders.get(place_of)
+    def within(self, low: bytes, high: bytes | None, index: Index | None = None) -> Iterator[bytes]:
+        """The keys from ``low`` (inclusive) to ``high`` (exclusive), in order; or their positions in an index."""
+        order = self._orders.get(index)
         if order is None:
-            order = self._orders[place_of] = _Order(place_of, self.values)
+            order = self._orders[index] = _Order(index, self.values)
         return order.within(low, high)
 
 
@@ -217,7 +231,7 @@ class Layers:
         changed: SpaceChanges = {}
         for layer in (*self._sealed, self._open):
             if layer.values:
-                changed.update((key, layer.values[key]) for key in layer.within(low, high, _by_key))
+                changed.update((key, layer.values[key]) for key in layer.within(low, high))
         below = self._below(low, high, self._space, reverse=reverse)
         if not changed:
             return below
@@ -230,8 +244,7 @@ class Layers:
         for layer in (*self._sealed, self._open):
             if layer.values:
                 changed.update(
-                    (index_key, layer.values[index.key_of(index_key)])
-                    for index_key in layer.within(low, high, index.index_key_of)
+                    (index_key, layer.values[index.key_of(index_key)]) for index_key in layer.within(low, high, index)
                 )
         below = self._below(low, high, index.space)
         for index_key, value in _merged(sorted(changed.items()), changed, below, reverse=False):
@@ -318,8 +331,7 @@ class Layers:
             yield entry
 
 
-def _by_key(key: bytes) -> bytes:
-    """The index of entries that are ordered by their keys. One function: a layer keeps an order for each index."""
+def _itself(key: bytes) -> bytes:
     return key
 
 
