@@ -1,6 +1,5 @@
 """The DSL of topologies: streams, tables, windows and joins, as in Kafka Streams, over processors and stores."""
 
-from stage_writer.topologies.dsl.builder import StreamsBuilder
 from stage_writer.topologies.dsl.graph import Materialized
 from stage_writer.topologies.dsl.streams import (
     KGroupedStream,
@@ -8,6 +7,7 @@ from stage_writer.topologies.dsl.streams import (
     KStream,
     KTable,
     SessionWindowedKStream,
+    StreamsBuilder,
     TimeWindowedKStream,
 )
 from stage_writer.topologies.dsl.suppress import Suppressed

@@ -9,8 +9,8 @@ Rules:
 """
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from common.errors import ConfigError
@@ -19,7 +19,6 @@ from stage_writer.topologies.stores import StoreBuilder, Stores
 from stage_writer.topologies.topology import Late, OnError, Topology
 
 Adding = Callable[[Topology], object]
-Connecting = Callable[[], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class BuilderGraph:
         self._late = late
         self._steps: list[Adding] = []
         self._stores: dict[str, StoreBuilder] = {}
-        self._connections: list[tuple[str, Connecting]] = []
+        self._connections: list[tuple[str, Sequence[str]]] = []
         self._numbers: Counter[str] = Counter()
         self._sources: dict[TopicSource, str] = {}
 
@@ -59,6 +58,11 @@ class BuilderGraph:
             return given
         self._numbers[kind] += 1
         return f"{kind}-{self._numbers[kind]}"
+
+    def kept(self, kind: str, given: str, how: Materialized | None) -> tuple[str, Materialized]:
+        """A node's name, and how it keeps its state: by default in a store with that name."""
+        node, how = self.name(kind, given), how or Materialized()
+        return node, how if how.name else replace(how, name=node)
 
     def add(self, step: Adding) -> None:
         self._steps.append(step)
@@ -79,13 +83,10 @@ class BuilderGraph:
             )
         return self._sources[source]
 
-    def processor(
-        self, name: str, supplier: Callable[[], Processor], *parents: str, stores: Connecting | None = None
-    ) -> str:
-        """Add a processor, and the function that returns its stores when all nodes exist (rule 2)."""
+    def processor(self, name: str, supplier: Callable[[], Processor], *parents: str, stores: Sequence[str] = ()) -> str:
+        """Add a processor; ``stores`` may be a list that grows until all nodes exist (rule 2)."""
         self.add(lambda topology: topology.add_processor(name, supplier, *parents))
-        if stores is not None:
-            self._connections.append((name, stores))
+        self._connections.append((name, stores))
         return name
 
     def store(self, builder: StoreBuilder) -> str:
@@ -95,16 +96,17 @@ class BuilderGraph:
         self._stores[builder.name] = builder
         return builder.name
 
-    def key_value(self, name: str, how: Materialized | None = None) -> str:
-        return self.store(Stores.key_value(name, persistent=how is not None and how.persistent))
+    def key_value(self, how: Materialized, name: str = "") -> str:
+        """A store that is kept that way, with the name there or another one."""
+        return self.store(Stores.key_value(name or how.name, persistent=how.persistent))
 
     def build(self) -> Topology:
         topology = Topology(on_error=self._on_error, late=self._late)
         for step in self._steps:
             step(topology)
         users: dict[str, list[str]] = {}
-        for node, connecting in self._connections:
-            for store in connecting():
+        for node, stores in self._connections:
+            for store in stores:
                 users.setdefault(store, []).append(node)
         for store, nodes in users.items():
             builder = self._stores.get(store)

@@ -1,4 +1,10 @@
-"""`KStream`, a stream of records; `KTable`, the last value of each key as it changes; and groups of their records.
+"""`StreamsBuilder`, where a topology starts: `KStream`, a stream of records; `KTable`, the last value of each key.
+
+    def build() -> StreamsBuilder:
+        builder = StreamsBuilder()
+        clicks = builder.stream("clicks", columns="page STRING, user STRING")
+        clicks.group_by(lambda user, click: click["page"], keeps_partition=True).count().to_stream()…
+        return builder
 
 Rules:
 
@@ -14,36 +20,111 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from common.errors import ConfigError
-from stage_writer.topologies.dsl import operators, stateless
+from stage_writer.topologies.built import BuiltTopology
+from stage_writer.topologies.dsl import stateless
 from stage_writer.topologies.dsl.aggregates import (
+    AggregateByKey,
+    AggregateBySession,
+    AggregateByWindow,
     Fold,
     Merge,
     SessionFold,
+    SessionTable,
+    WindowTable,
     fold_of_aggregator,
     fold_of_reducer,
     merge_of_reducer,
+    time_store,
 )
 from stage_writer.topologies.dsl.changes import StoredTable, Table, ToStream
-from stage_writer.topologies.dsl.graph import BuilderGraph, Materialized, TopicSource
-from stage_writer.topologies.dsl.joins.streams import StreamJoin
-from stage_writer.topologies.dsl.joins.tables import JoinedTable, JoinKind, LookUp, Previous
-from stage_writer.topologies.dsl.stateless import Predicate
-from stage_writer.topologies.dsl.suppress import Suppressed, SuppressedTable
-from stage_writer.topologies.dsl.tables import AggregateRows, FilteredTable, FilterRows, MappedTable, MapRows, Regroup
+from stage_writer.topologies.dsl.graph import BuilderGraph, Materialized, TopicSource, span
+from stage_writer.topologies.dsl.joins.streams import JoinSide, StreamJoin
+from stage_writer.topologies.dsl.joins.tables import (
+    JoinedTable,
+    JoinKind,
+    LookUp,
+    MergeSides,
+    Previous,
+    TableJoinSide,
+)
+from stage_writer.topologies.dsl.stateless import PassThrough, Predicate
+from stage_writer.topologies.dsl.suppress import HoldBack, Suppressed, SuppressedTable
+from stage_writer.topologies.dsl.tables import (
+    AggregateRows,
+    FilteredTable,
+    MappedTable,
+    MapRows,
+    Regroup,
+    SourceProcessor,
+    SourceTable,
+)
 from stage_writer.topologies.dsl.windows import JoinWindows, SessionWindows, TimeWindows
 from stage_writer.topologies.nodes import KeyType, ValueType
 from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Value
 from stage_writer.topologies.steps import BatchStep, Derive, MapBatches, Select, Where
+from stage_writer.topologies.stores import StoreBuilder, Stores
+from stage_writer.topologies.topology import Late, OnError, Topology
 
 Joiner = Callable[[Any, Any], Value]
 Aggregator = Callable[[Any, Any, Any], Value]
 Reducer = Callable[[Any, Any], Value]
+
+
+class StreamsBuilder:
+    """Makes streams and tables of topics; they make the rest. Raises ConfigError for invalid arguments."""
+
+    def __init__(self, *, on_error: str = OnError.DEAD_LETTER, late: str = Late.DROP) -> None:
+        """See `Topology` for the handling of errors and late records."""
+        self._graph = BuilderGraph(on_error=on_error, late=late)
+
+    def stream(
+        self,
+        *topics: str,
+        columns: str | None = None,
+        key: str = KeyType.STRING,
+        timestamp: str | None = None,
+        headers: bool = False,
+        name: str = "",
+    ) -> KStream:
+        """The messages of topics as a stream; the arguments are those of `Topology.add_source`."""
+        source = TopicSource(topics, columns, key, timestamp, headers)
+        return KStream(self._graph, self._graph.source(source, name))
+
+    def table(
+        self,
+        topic: str,
+        *,
+        columns: str | None = None,
+        key: str = KeyType.STRING,
+        timestamp: str | None = None,
+        materialized: Materialized | None = None,
+        name: str = "",
+    ) -> KTable:
+        """The messages of a topic as a table: the last value of each key; a tombstone deletes the key."""
+        stream = self.stream(topic, columns=columns, key=key, timestamp=timestamp)
+        return stream.to_table(materialized=materialized, name=name)
+
+    def add_state_store(self, builder: StoreBuilder) -> StreamsBuilder:
+        self._graph.store(builder)
+        return self
+
+    def build(self) -> Topology:
+        """The topology, to which nodes can be added manually."""
+        return self._graph.build()
+
+    def check(self) -> BuiltTopology:
+        return self.build().check()
+
+    def describe(self) -> str:
+        """The tasks' topics, nodes and stores, as readable text."""
+        return self.build().describe()
 
 
 class KStream:
@@ -112,14 +193,14 @@ class KStream:
         children = [f"{node}-{number + 1}" for number in range(len(predicates) + default)]
         self._graph.processor(node, lambda: stateless.Branch(predicates, children), self.node)
         for child in children:
-            self._graph.processor(child, stateless.PassThrough, node)
+            self._graph.processor(child, PassThrough, node)
         return [self._with(child, self.rekeyed_by) for child in children]
 
     def merge(self, *others: KStream, name: str = "") -> KStream:
         """This stream's records and those of others, in order of arrival."""
         streams = (self, *others)
         node = self._graph.name("merge", name)
-        self._graph.processor(node, stateless.PassThrough, *(stream.node for stream in streams))
+        self._graph.processor(node, PassThrough, *(stream.node for stream in streams))
         return self._with(node, next((stream.rekeyed_by for stream in streams if stream.rekeyed_by), ""))
 
     def process(
@@ -132,7 +213,7 @@ class KStream:
     ) -> KStream:
         """The records that a processor forwards; ``supplier`` makes one for each task."""
         node = self._graph.name("process", name)
-        self._graph.processor(node, supplier, self.node, stores=lambda: tuple(stores))
+        self._graph.processor(node, supplier, self.node, stores=stores)
         return self._with(node, self.rekeyed_by if keeps_partition else node)
 
     # ------------------------------------------------------------------------------------------------------ on columns
@@ -203,8 +284,10 @@ class KStream:
     def to_table(self, materialized: Materialized | None = None, *, name: str = "") -> KTable:
         """The last value of each key; a record without a value deletes the key."""
         self._needs_keys("to_table")
-        node = self._graph.name("table", name)
-        table = operators.last_values(self._graph, node, self.node, materialized or Materialized())
+        node, how = self._graph.kept("table", name, materialized)
+        is_kept = materialized is not None and bool(materialized.name)
+        table = SourceTable(self._graph.key_value(how), is_kept=is_kept)
+        self._graph.processor(node, partial(SourceProcessor, table), self.node, stores=table.kept_in)
         return KTable(self._graph, node, table)
 
     # ----------------------------------------------------------------------------------------------------------- joins
@@ -264,10 +347,9 @@ class KStream:
     def join_previous(self, joiner: Joiner, materialized: Materialized | None = None, *, name: str = "") -> KStream:
         """Each record with the previous value of its key, None for the first: ``joiner(own, previous)``."""
         self._needs_keys("join_previous")
-        node = self._graph.name("previous", name)
-        how = materialized or Materialized()
-        store = self._graph.key_value(how.name or node, how)
-        self._graph.processor(node, lambda: Previous(store, joiner), self.node, stores=lambda: (store,))
+        node, how = self._graph.kept("previous", name, materialized)
+        store = self._graph.key_value(how)
+        self._graph.processor(node, partial(Previous, store, joiner), self.node, stores=(store,))
         return self._with(node, "")
 
     # -------------------------------------------------------------------------------------------------------- plumbing
@@ -299,9 +381,9 @@ class KStream:
 
     def _looked_up(self, table: KTable, joiner: Joiner, name: str, *, keeps_unmatched: bool) -> KStream:
         self._needs_keys("a join with a table")
-        node, stores = self._graph.name("look-up", name), table.table.stores()
-        supplier = lambda: LookUp(table.table, joiner, keeps_unmatched=keeps_unmatched)  # noqa: E731
-        self._graph.processor(node, supplier, self.node, stores=lambda: stores)
+        node = self._graph.name("look-up", name)
+        supplier = partial(LookUp, table.table, joiner, keeps_unmatched=keeps_unmatched)
+        self._graph.processor(node, supplier, self.node, stores=table.table.stores())
         return self._with(node, "")
 
     def _joined(
@@ -320,10 +402,18 @@ class KStream:
             raise ConfigError("a join of two streams has no windows", "give JoinWindows.of_time_difference_…")
         self._needs_keys("a join")
         other._needs_keys("a join")
-        node, how = self._graph.name("join", name), materialized or Materialized()
-        join = StreamJoin(joiner, windows, how.name or node, keeps_left, keeps_right, is_prior)
-        operators.joined_streams(self._graph, node, (self.node, other.node), join, how)
-        return self._with(node, "")
+        node, how = self._graph.kept("join", name, materialized)
+        join = StreamJoin(joiner, windows, how.name, keeps_left, keeps_right, is_prior)
+        stores, retention = [join.left_store, join.right_store], span(windows.retention_ms)
+        for store in stores:
+            self._graph.store(Stores.window(store, retention, span(1), duplicates=True, persistent=how.persistent))
+        if join.keeps:
+            own = (join.waiting_store, time_store(join.waiting_store))
+            stores += [self._graph.key_value(how, store) for store in own]
+        left, right = f"{node}-left", f"{node}-right"
+        self._graph.processor(left, partial(JoinSide, join, is_left=True), self.node, stores=stores)
+        self._graph.processor(right, partial(JoinSide, join, is_left=False), other.node, stores=stores)
+        return self._with(self._graph.processor(node, PassThrough, left, right), "")
 
 
 class KTable:
@@ -355,9 +445,7 @@ class KTable:
         self, mapper: Callable[[Any, Any], Value], materialized: Materialized | None = None, *, name: str = ""
     ) -> KTable:
         """``mapper(key, value)`` gives each row's new value."""
-        store = self._store(materialized)
-        table = MappedTable(self.table, mapper, store)
-        return self._child("map-rows", lambda: MapRows(table), table, store, name)
+        return self._mapped("map-rows", MappedTable(self.table, mapper, self._store(materialized)), name)
 
     def to_stream(self, *, name: str = "") -> KStream:
         """The changes as a stream of new values; None says that the key was deleted."""
@@ -368,9 +456,10 @@ class KTable:
         if suppressed.wait_ms is None and self._closing_ms is None:
             problem = "suppress(Suppressed.until_window_closes()) follows a table without windows"
             raise ConfigError(problem, "put it after a windowed aggregate, or use Suppressed.until_time_limit")
-        node, how = self._graph.name("suppress", name), materialized or Materialized()
-        table = SuppressedTable(self.table, how.name or node, suppressed, self._closing_ms or 0)
-        operators.held_back(self._graph, node, self.node, table, how)
+        node, how = self._graph.kept("suppress", name, materialized)
+        table = SuppressedTable(self.table, how.name, suppressed, self._closing_ms or 0)
+        stores = [self._graph.key_value(how, store) for store in (*table.own_stores(), time_store(table.store))]
+        self._graph.processor(node, partial(HoldBack, table), self.node, stores=stores)
         return KTable(self._graph, node, table, self._closing_ms)
 
     def join(
@@ -413,19 +502,14 @@ class KTable:
     def _store(self, materialized: Materialized | None) -> str | None:
         if materialized is None or not materialized.name:
             return None
-        return self._graph.key_value(materialized.name, materialized)
+        return self._graph.key_value(materialized)
 
     def _filtered(self, predicate: Predicate, how: Materialized | None, name: str, *, keep: bool) -> KTable:
-        store = self._store(how)
-        table = FilteredTable(self.table, predicate, store, keep=keep)
-        return self._child("filter-rows", lambda: FilterRows(table), table, store, name)
+        return self._mapped("filter-rows", FilteredTable(self.table, predicate, self._store(how), keep=keep), name)
 
-    def _child(
-        self, kind: str, supplier: Callable[[], Processor], table: Table, store: str | None, name: str
-    ) -> KTable:
-        stores = () if store is None else (store,)
-        node = self._graph.name(kind, name)
-        self._graph.processor(node, supplier, self.node, stores=lambda: stores)
+    def _mapped(self, kind: str, table: MappedTable, name: str) -> KTable:
+        node, stores = self._graph.name(kind, name), () if table.store is None else (table.store,)
+        self._graph.processor(node, partial(MapRows, table), self.node, stores=stores)
         return KTable(self._graph, node, table, self._closing_ms)
 
     def _joined(
@@ -433,7 +517,12 @@ class KTable:
     ) -> KTable:
         node, store = self._graph.name("join-rows", name), self._store(materialized)
         table = JoinedTable(self.table, other.table, joiner, kind, store)
-        operators.joined_tables(self._graph, node, (self.node, other.node), table)
+        left, right = f"{node}-left", f"{node}-right"
+        left_reads, right_reads = table.right.stores(), table.left.stores()
+        self._graph.processor(left, partial(TableJoinSide, table, is_left=True), self.node, stores=left_reads)
+        self._graph.processor(right, partial(TableJoinSide, table, is_left=False), other.node, stores=right_reads)
+        own = () if store is None else (store,)
+        self._graph.processor(node, partial(MergeSides, table), left, right, stores=own)
         return KTable(self._graph, node, table)
 
 
@@ -443,6 +532,18 @@ class _Grouped:
     def __init__(self, graph: BuilderGraph, node: str) -> None:
         self._graph = graph
         self.node = node
+
+    def _table(self, node: str, table: StoredTable, supplier: Callable[[], Processor]) -> KTable:
+        self._graph.processor(node, supplier, self.node, stores=(table.store,))
+        return KTable(self._graph, node, table)
+
+    def _over_time(
+        self, node: str, table: StoredTable, supplier: Callable[[], Processor], how: Materialized, closing_ms: int
+    ) -> KTable:
+        """A table with the time that its node has seen in a store next to it."""
+        stores = (table.store, self._graph.key_value(how, time_store(table.store)))
+        self._graph.processor(node, supplier, self.node, stores=stores)
+        return KTable(self._graph, node, table, closing_ms)
 
 
 class KGroupedTable(_Grouped):
@@ -480,10 +581,9 @@ class KGroupedTable(_Grouped):
         return self._aggregated(fold_of_reducer(adder), removed, materialized, name)
 
     def _aggregated(self, add: Fold, remove: Fold, materialized: Materialized | None, name: str) -> KTable:
-        node, how = self._graph.name("aggregate-rows", name), materialized or Materialized()
-        table = StoredTable(self._graph.key_value(how.name or node, how))
-        self._graph.processor(node, lambda: AggregateRows(table, add, remove), self.node, stores=lambda: (table.store,))
-        return KTable(self._graph, node, table)
+        node, how = self._graph.kept("aggregate-rows", name, materialized)
+        table = StoredTable(self._graph.key_value(how))
+        return self._table(node, table, partial(AggregateRows, table, add, remove))
 
 
 class _Folded(_Grouped, ABC):
@@ -524,8 +624,9 @@ class KGroupedStream(_Folded):
         return SessionWindowedKStream(self._graph, self.node, windows)
 
     def _aggregated(self, kind: str, fold: Fold, materialized: Materialized | None, name: str) -> KTable:
-        node, how = self._graph.name(kind, name), materialized or Materialized()
-        return KTable(self._graph, node, operators.by_key(self._graph, node, self.node, fold, how=how))
+        node, how = self._graph.kept(kind, name, materialized)
+        table = StoredTable(self._graph.key_value(how))
+        return self._table(node, table, partial(AggregateByKey, table, fold))
 
 
 class TimeWindowedKStream(_Folded):
@@ -536,9 +637,12 @@ class TimeWindowedKStream(_Folded):
         self._windows = windows
 
     def _aggregated(self, kind: str, fold: Fold, materialized: Materialized | None, name: str) -> KTable:
-        node, how, windows = self._graph.name(kind, name), materialized or Materialized(), self._windows
-        table = operators.by_window(self._graph, node, self.node, windows, fold, how=how)
-        return KTable(self._graph, node, table, windows.grace_ms)
+        node, how = self._graph.kept(kind, name, materialized)
+        windows, size = self._windows, span(self._windows.size_ms)
+        retention = max(span(windows.size_ms + windows.grace_ms), how.retention or span(0))
+        table = WindowTable(self._graph.store(Stores.window(how.name, retention, size, persistent=how.persistent)))
+        supplier = partial(AggregateByWindow, table, windows, fold)
+        return self._over_time(node, table, supplier, how, windows.grace_ms)
 
 
 class SessionWindowedKStream(_Grouped):
@@ -576,9 +680,12 @@ class SessionWindowedKStream(_Grouped):
         return self._aggregated("aggregate", SessionFold(initializer, aggregator, merger), materialized, name)
 
     def _aggregated(self, kind: str, fold: SessionFold, materialized: Materialized | None, name: str) -> KTable:
-        node, how, windows = self._graph.name(kind, name), materialized or Materialized(), self._windows
-        table = operators.by_session(self._graph, node, self.node, windows, fold, how=how)
-        return KTable(self._graph, node, table, windows.closing_ms)
+        node, how = self._graph.kept(kind, name, materialized)
+        windows = self._windows
+        retention = max(span(windows.closing_ms), how.retention or span(0))
+        table = SessionTable(self._graph.store(Stores.session(how.name, retention, persistent=how.persistent)))
+        supplier = partial(AggregateBySession, table, windows, fold)
+        return self._over_time(node, table, supplier, how, windows.closing_ms)
 
 
 def _zero() -> int:

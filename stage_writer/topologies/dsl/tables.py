@@ -25,18 +25,19 @@ class SourceTable(StoredTable):
 
     def __init__(self, store: str, *, is_kept: bool) -> None:
         super().__init__(store)
-        self.is_kept = is_kept
+        self.kept_in = [store] if is_kept else []
+        """Its own store, from when it has one."""
 
     def enable_old(self, *, force: bool) -> bool:
         """Only a kept table knows old values."""
-        if not force and not self.is_kept:
+        if not force and not self.kept_in:
             return False
-        self.is_kept = self.sends_old = True
-        return True
+        self.stores()
+        return super().enable_old(force=force)
 
     def stores(self) -> tuple[str, ...]:
         """Its own store, which it has from now on."""
-        self.is_kept = True
+        self.kept_in[:] = [self.store]
         return super().stores()
 
 
@@ -44,7 +45,7 @@ class SourceProcessor(TableProcessor):
     """Turns records into changes of their keys; the last to arrive wins, regardless of its time."""
 
     def __init__(self, table: SourceTable) -> None:
-        super().__init__(table, table.store if table.is_kept else None)
+        super().__init__(table, table.store if table.kept_in else None)
 
     def process(self, record: Record) -> None:
         """Keep and forward; a record without a key is dropped."""
@@ -55,6 +56,8 @@ class SourceProcessor(TableProcessor):
 
 
 class MappedTable(ViewedTable):
+    is_filter = False
+
     def __init__(self, parent: Table, mapper: Callable[[Key, Value], Value], store: str | None) -> None:
         super().__init__(parent, store)
         self._mapper = mapper
@@ -73,19 +76,9 @@ class MappedTable(ViewedTable):
         return get
 
 
-class MapRows(TableProcessor):
-    def __init__(self, table: MappedTable) -> None:
-        super().__init__(table, table.store)
-        self._mapped = table
-
-    def process(self, record: Record) -> None:
-        change: Change = record.value
-        needs_old = self._mapped.sends_old and self._store is None
-        old = self._mapped.mapped(record.key, change.old) if needs_old else None
-        self.emit(record, self._mapped.mapped(record.key, change.new), old)
-
-
 class FilteredTable(MappedTable):
+    is_filter = True
+
     def __init__(
         self, parent: Table, predicate: Callable[[Key, Value], object], store: str | None, *, keep: bool
     ) -> None:
@@ -100,22 +93,23 @@ class FilteredTable(MappedTable):
         return value if passes else None
 
 
-class FilterRows(TableProcessor):
-    def __init__(self, table: FilteredTable) -> None:
+class MapRows(TableProcessor):
+    """A table's rows, mapped or filtered."""
+
+    def __init__(self, table: MappedTable) -> None:
         super().__init__(table, table.store)
-        self._filtered = table
+        self._mapped = table
 
     def process(self, record: Record) -> None:
-        """Forward the row, or its deletion; nothing if it never existed."""
+        """Forward the row, or its deletion; a filter forwards nothing if the row never existed."""
         change: Change = record.value
-        new = self._filtered.mapped(record.key, change.new)
-        old: Value = None
-        if self._filtered.sends_old:
-            if self._store is None:
-                old = self._filtered.mapped(record.key, change.old)
-            else:
-                old = value_of(self._store.get(record.key))
-            if new is None and old is None:
+        table, old = self._mapped, None
+        new = table.mapped(record.key, change.new)
+        if table.sends_old and self._store is None:
+            old = table.mapped(record.key, change.old)
+        if new is None and table.sends_old and table.is_filter:
+            known = old if self._store is None else value_of(self._store.get(record.key))
+            if known is None:
                 return
         self.emit(record, new, old)
 
