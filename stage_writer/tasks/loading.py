@@ -21,8 +21,7 @@ from common.remedies import CONFIG
 from common.settings import Stream
 from stage_writer.tasks.own_packages import own_name, shadowed_by, use_packages
 from stage_writer.tasks.tables import declared_of
-from stage_writer.topologies.built import BuiltTopology
-from stage_writer.topologies.tables import check_tables
+from stage_writer.topologies.built import BuiltTopology, check_tables
 from stage_writer.topologies.topology import Topology
 
 

@@ -14,14 +14,13 @@ from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from common import metrics as catalogue
 from common.metrics import Metrics
 from common.settings import Stream
 from common.spans import TopicPartition
 from common.stage.task_files import StateFiles
-from stage_writer.decode.batch import Index, MessageBatch, Messages, header_lists
+from stage_writer.decode.batch import Index, MessageBatch, Messages
 from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
 from stage_writer.decode.rejects import Reject
 from stage_writer.ports import RestoreTask, StateStore
@@ -29,7 +28,7 @@ from stage_writer.stopping import NEVER_STOPPING, Stopping
 from stage_writer.tasks.tables import decoders_of, formats_of, row_format
 from stage_writer.tasks.task_storage import TaskStorage
 from stage_writer.topologies.built import BuiltTopology
-from stage_writer.topologies.task.inputs import Input
+from stage_writer.topologies.task.inputs import Input, decoded_input, input_of
 
 if TYPE_CHECKING:
     from stage_writer.tasks.look_ups import LookUps
@@ -86,22 +85,11 @@ class StreamTasks(ABC):
 
     def decoded(self, messages: Messages) -> tuple[Input, list[Reject], Index]:
         """The messages of one partition for its task, the refused ones, and the tombstones."""
-        topic = str(messages.batches[0].partition.topic)
-        decoder = self._decoders.get(topic)
-        if decoder is None:
-            tombstones = np.flatnonzero(messages.values.is_null().to_numpy(zero_copy_only=False))
-            rows = pa.table({"value": messages.values})
-            everything = np.arange(len(messages))
-            given = input_of(messages, topic, rows, everything, tombstones[:0])
-            return replace(given, is_null=np.isin(everything, tombstones)), [], tombstones
-        decoded = decoder.decode(messages.values)
-        given = input_of(messages, topic, decoded.rows, decoded.row_index, decoded.tombstones)
-        return given, list(decoded.rejects), decoded.tombstones
+        return decoded_input(messages, self._decoders.get(messages.batches[0].partition.topic))
 
     def decoded_together(self, parts: Sequence[MessageBatch]) -> list[tuple[Input, list[Reject], Index]]:
         """Like `decoded`, for several partitions of one topic in one call."""
-        topic = str(parts[0].partition.topic)
-        decoder = self._decoders.get(topic)
+        decoder = self._decoders.get(parts[0].partition.topic)
         if decoder is None or len(parts) == 1:
             return [self.decoded(Messages.from_batches([part])) for part in parts]
         messages = Messages.from_batches(parts)
@@ -118,34 +106,10 @@ class StreamTasks(ABC):
         ):
             rows, row_index = decoded.rows.slice(start, end - start), decoded.row_index[start:end] - first
             rejects = [replace(reject, index=reject.index - first) for reject in decoded.rejects[low:high]]
-            given = input_of(Messages.from_batches([part]), topic, rows, row_index, tombstones - first)
+            given = input_of(Messages.from_batches([part]), rows, row_index, tombstones - first)
             made.append((given, rejects, tombstones - first))
         return made
 
     def count_dropped(self, dropped: Mapping[str, int]) -> None:
         for reason, count in dropped.items():
             self.around.metrics.add(catalogue.WRITER_TOPOLOGY_DROPPED, count, app_id=self.stream.app_id, reason=reason)
-
-
-def input_of(messages: Messages, topic: str, rows: pa.Table, row_index: Index, tombstones: Index) -> Input:
-    """The messages as the task's input; messages that are neither a row nor a tombstone are left out."""
-    partition = int(messages.batches[0].partition.partition)
-    if len(tombstones) == 0:
-        index, is_null = row_index, np.zeros(len(row_index), np.bool_)
-    else:
-        index = np.sort(np.concatenate([row_index, tombstones]))
-        is_null = np.isin(index, tombstones, assume_unique=True)
-        indexes = np.searchsorted(row_index, index)
-        rows = rows.take(pa.array(np.where(is_null, 0, indexes), mask=is_null))
-    headers = messages.headers
-    return Input(
-        topic,
-        partition,
-        index,
-        messages.offsets[index],
-        messages.timestamps_ms[index],
-        messages.keys.take(pa.array(index)),
-        rows,
-        is_null,
-        None if headers is None else header_lists(headers.take(pa.array(index))),
-    )

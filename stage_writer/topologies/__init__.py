@@ -14,12 +14,11 @@ from stage_writer.topologies.dsl import (
 )
 from stage_writer.topologies.errors import TopologyError
 from stage_writer.topologies.nodes import KeyType, ValueType
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Headers, Key, Record, TopicRecord, Value
 from stage_writer.topologies.steps import BatchStep, Derive, MapBatches, Select, Where
 from stage_writer.topologies.task.clock import PunctuationType
 from stage_writer.topologies.task.clock import Timer as Cancellable
-from stage_writer.topologies.task.context import ProcessorContext
+from stage_writer.topologies.task.context import Processor, ProcessorContext
 from stage_writer.topologies.topology import Late, OnError, Topology
 
 __all__ = [

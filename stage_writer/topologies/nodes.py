@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from common.schema import StructType
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.steps import BatchStep
+from stage_writer.topologies.task.context import Processor
 
 
 class KeyType(StrEnum):

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
@@ -27,16 +28,16 @@ import numpy as np
 import pyarrow as pa
 
 from common.schema import StructType, parse_ddl, to_arrow_schema
-from common.spans import Partition, Topic
+from common.spans import Partition, Topic, TopicPartition
+from stage_writer.decode.batch import MessageBatch, Messages, headers_column
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.rejects import Reject
-from stage_writer.topologies.built import BuiltTopology
+from stage_writer.topologies.built import BuiltTopology, check_tables
 from stage_writer.topologies.keys import key_encoder
 from stage_writer.topologies.nodes import SourceNode
 from stage_writer.topologies.records import Headers, Key, TopicRecord, Value
 from stage_writer.topologies.stores import Changes, MemoryBackend, TaskStores
-from stage_writer.topologies.tables import check_tables
-from stage_writer.topologies.task.inputs import Input, Output
+from stage_writer.topologies.task.inputs import Input, Output, decoded_input
 from stage_writer.topologies.task.reading import dicts_of
 from stage_writer.topologies.task.task import Task, TaskId
 from stage_writer.topologies.task.writing import Problems, Row, RowWriter
@@ -94,7 +95,7 @@ class TopologyTestDriver:
             for topic, source in self._topology.sources.items()
         }
         self._tasks: dict[TaskId, _Driven] = {}
-        self._offsets: Counter[tuple[str, int]] = Counter()
+        self._offsets: Counter[TopicPartition] = Counter()
         self._rows: dict[str, list[Row]] = defaultdict(list)
         self._topics: dict[str, list[TopicRecord]] = defaultdict(list)
         self._dead_letters: list[DeadLetter] = []
@@ -203,36 +204,21 @@ class TopologyTestDriver:
         """The messages of one topic, decoded; undecodable ones become dead letters here."""
         source = self._topology.sources[topic]
         of_topic = [messages[number] for number in numbers]
-        partition = of_topic[0].partition
-        first = self._offsets[topic, partition]
-        self._offsets[topic, partition] += len(of_topic)
-        kept = np.arange(len(of_topic))
-        values = pa.array([_bytes_of(message.value) for message in of_topic], pa.binary())
-        decoder = self._decoders[topic]
-        gone = values.is_null().to_numpy(zero_copy_only=False)
-        if decoder is None:
-            rows = pa.table({"value": values})
-        else:
-            decoded = decoder.decode(values)
-            for reject in decoded.rejects:
-                self._refused(topic, partition, first + reject.index, reject)
-            order = np.concatenate([decoded.row_index, decoded.tombstones])
-            kept = np.sort(order)
-            nulls = decoded.rows.schema.empty_table()
-            empty = [pa.nulls(len(decoded.tombstones), column.type) for column in nulls.schema]
-            rows = pa.concat_tables([decoded.rows, pa.table(empty, schema=nulls.schema)])
-            rows = rows.take(pa.array(np.argsort(order, kind="stable")))
-        return Input(
-            topic,
+        partition = TopicPartition(Topic(topic), Partition(of_topic[0].partition))
+        first = self._offsets[partition]
+        self._offsets[partition] += len(of_topic)
+        batch = MessageBatch(
             partition,
-            index=np.array(numbers, np.int64)[kept],
-            offsets=first + kept,
-            timestamps_ms=np.array([message.timestamp_ms for message in of_topic], np.int64)[kept],
-            keys=pa.array([_key_of(source, message.key) for message in of_topic], pa.binary()).take(pa.array(kept)),
-            rows=rows,
-            is_null=gone[kept],
-            headers=[list(of_topic[index].headers) for index in kept] if self._topology.needs_headers else None,
+            first + np.arange(len(of_topic)),
+            np.array([message.timestamp_ms for message in of_topic], np.int64),
+            pa.array([_bytes_of(message.value) for message in of_topic], pa.binary()),
+            pa.array([_key_of(source, message.key) for message in of_topic], pa.binary()),
+            headers_column([list(message.headers) for message in of_topic]) if self._topology.needs_headers else None,
         )
+        given, rejects, _ = decoded_input(Messages.from_batches([batch]), self._decoders[topic])
+        for reject in rejects:
+            self._refused(topic, partition.partition, first + reject.index, reject)
+        return replace(given, index=np.array(numbers, np.int64)[given.index])
 
 
 class _Driven:

@@ -34,9 +34,9 @@ from stage_writer.topologies.nodes import (
     TopicSink,
     ValueType,
 )
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.steps import BatchStep
 from stage_writer.topologies.stores import StoreBuilder
+from stage_writer.topologies.task.context import Processor
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -138,9 +139,10 @@ def test_critical_module_and_its_tests_exist(module: str) -> None:
 @pytest.mark.parametrize("module", EQUIVALENT)
 def test_equivalent_mutants_are_of_code_that_exists(module: str) -> None:
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8"))
-    scopes = {
-        node.name: ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    }
+    scopes: dict[str, str] = defaultdict(str)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            scopes[node.name] += ast.unparse(node)  # several classes may have a method of that name
     changes = [name.partition(" → ")[0].partition(": ") for name in EQUIVALENT[module]]
     scopes_of = [(scope.rpartition(".")[2], old.removesuffix(":")) for scope, _, old in changes]
-    assert [(scope, old) for scope, old in scopes_of if old not in scopes.get(scope, "")] == []
+    assert [(scope, old) for scope, old in scopes_of if old not in scopes[scope]] == []

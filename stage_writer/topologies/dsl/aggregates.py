@@ -19,11 +19,10 @@ from typing import TypeAlias
 from stage_writer.topologies.dsl.changes import Getter, Stamped, StoredTable, stamped, value_of
 from stage_writer.topologies.dsl.tables import NULL_KEY
 from stage_writer.topologies.dsl.windows import SessionWindows, TimeWindows
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Record, Value, new_tuple
 from stage_writer.topologies.stores.keys import NEVER_MS, Windowed
 from stage_writer.topologies.stores.layers import Rising
-from stage_writer.topologies.task.context import ProcessorContext
+from stage_writer.topologies.task.context import Processor, ProcessorContext
 
 Fold: TypeAlias = Callable[[Key, Value, Value], Value]
 """Computes the aggregate from a key, a record's value and the previous aggregate (None at first)."""

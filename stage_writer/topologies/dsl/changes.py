@@ -13,9 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Record, Value, new_tuple
-from stage_writer.topologies.task.context import ProcessorContext
+from stage_writer.topologies.task.context import Processor, ProcessorContext
 
 
 class Change(NamedTuple):

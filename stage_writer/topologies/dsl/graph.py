@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from common.errors import ConfigError
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.stores import StoreBuilder, Stores
+from stage_writer.topologies.task.context import Processor
 from stage_writer.topologies.topology import Late, OnError, Topology
 
 Adding = Callable[[Topology], object]

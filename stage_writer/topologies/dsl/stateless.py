@@ -5,8 +5,8 @@ Each calls the user's function and forwards; a record is never changed in place 
 
 from collections.abc import Callable, Iterable, Sequence
 
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Record, Value
+from stage_writer.topologies.task.context import Processor
 
 Predicate = Callable[[Key, Value], object]
 

@@ -66,10 +66,10 @@ from stage_writer.topologies.dsl.tables import (
 )
 from stage_writer.topologies.dsl.windows import JoinWindows, SessionWindows, TimeWindows
 from stage_writer.topologies.nodes import KeyType, ValueType
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Value
 from stage_writer.topologies.steps import BatchStep, Derive, MapBatches, Select, Where
 from stage_writer.topologies.stores import StoreBuilder, Stores
+from stage_writer.topologies.task.context import Processor
 from stage_writer.topologies.topology import Late, OnError, Topology
 
 Joiner = Callable[[Any, Any], Value]

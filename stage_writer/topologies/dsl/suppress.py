@@ -20,10 +20,9 @@ from itertools import islice
 from stage_writer.topologies.dsl.aggregates import StreamTime
 from stage_writer.topologies.dsl.changes import Change, Getter, Stamped, Table, stamped
 from stage_writer.topologies.dsl.windows import milliseconds
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Record
 from stage_writer.topologies.stores.keys import NEVER_MS
-from stage_writer.topologies.task.context import ProcessorContext
+from stage_writer.topologies.task.context import Processor, ProcessorContext
 
 _COUNT, _EARLIEST = "count", "earliest"  # next to the keys' positions, which are tuples
 

@@ -13,9 +13,8 @@ from stage_writer.topologies.dsl.changes import (
     stamped,
     value_of,
 )
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Record, Value
-from stage_writer.topologies.task.context import ProcessorContext
+from stage_writer.topologies.task.context import Processor, ProcessorContext
 
 NULL_KEY = "null_key"
 

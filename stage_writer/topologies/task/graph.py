@@ -16,11 +16,10 @@ from stage_writer.topologies.built import BuiltTopology, TaskGroup
 from stage_writer.topologies.errors import error_text
 from stage_writer.topologies.keys import kafka_headers, kafka_time, key_encoder, value_encoder
 from stage_writer.topologies.nodes import Node, ProcessorNode, SourceNode, StepNode, TableSink, TopicSink
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Record, TopicRecord
 from stage_writer.topologies.task.clock import TaskClock
-from stage_writer.topologies.task.collecting import Collected, Outbox
-from stage_writer.topologies.task.context import Current, ProcessorContext, Target, forward_to
+from stage_writer.topologies.task.context import Current, Processor, ProcessorContext, Target, forward_to
+from stage_writer.topologies.task.inputs import Collected, Outbox
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from stage_writer.shape.rows import Rows
 from stage_writer.topologies.built import BuiltTopology, TaskGroup
 from stage_writer.topologies.errors import TopologyError
 from stage_writer.topologies.nodes import StepNode, TableSink
-from stage_writer.topologies.task.collecting import Collected, Outbox
+from stage_writer.topologies.task.inputs import Collected, Outbox
 from stage_writer.topologies.task.writing import RowWriter
 
 

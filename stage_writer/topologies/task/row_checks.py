@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 from stage_writer.topologies.errors import RowRefusedError, UnknownFieldError
-from stage_writer.topologies.task.collecting import Collected, Outbox
 from stage_writer.topologies.task.context import PUNCTUATING, Current
+from stage_writer.topologies.task.inputs import Collected, Outbox
 from stage_writer.topologies.task.late import RowMaker
 from stage_writer.topologies.task.writing import Row, RowWriter
 

@@ -10,10 +10,10 @@ from stage_writer.stopping import Stopping
 from stage_writer.topologies.errors import RowRefusedError, TopologyError, error_text
 from stage_writer.topologies.stores import TaskStores
 from stage_writer.topologies.task.clock import TaskClock, Timers
-from stage_writer.topologies.task.collecting import Outbox
 from stage_writer.topologies.task.context import PUNCTUATING, Current, LateRecordError
 from stage_writer.topologies.task.feeds import Feed, in_order
 from stage_writer.topologies.task.graph import Graph
+from stage_writer.topologies.task.inputs import Outbox
 
 Rejects = dict[int, Reject]
 

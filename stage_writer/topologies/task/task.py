@@ -26,12 +26,11 @@ from stage_writer.topologies.built import BuiltTopology
 from stage_writer.topologies.nodes import TableSink
 from stage_writer.topologies.stores import TaskStores
 from stage_writer.topologies.task.clock import ClockMemory, TaskClock
-from stage_writer.topologies.task.collecting import Outbox
 from stage_writer.topologies.task.context import Current
 from stage_writer.topologies.task.early import Early, early_of
 from stage_writer.topologies.task.feeds import feeds_of
 from stage_writer.topologies.task.graph import GraphMaker
-from stage_writer.topologies.task.inputs import Input, Output
+from stage_writer.topologies.task.inputs import Input, Outbox, Output
 from stage_writer.topologies.task.late import RowMaker
 from stage_writer.topologies.task.row_checks import RowChecks
 from stage_writer.topologies.task.running import Runner

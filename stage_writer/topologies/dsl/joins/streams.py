@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from stage_writer.topologies.dsl.aggregates import BEFORE_1970, StreamTime
 from stage_writer.topologies.dsl.tables import NULL_KEY
 from stage_writer.topologies.dsl.windows import JoinWindows
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Record, Value
-from stage_writer.topologies.task.context import ProcessorContext
+from stage_writer.topologies.task.context import Processor, ProcessorContext
 
 _WAITING = "waiting"
 _NULL_VALUE = "null_value"

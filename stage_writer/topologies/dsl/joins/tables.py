@@ -21,9 +21,8 @@ from stage_writer.topologies.dsl.changes import (
     value_of,
 )
 from stage_writer.topologies.dsl.tables import NULL_KEY
-from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Record, Value
-from stage_writer.topologies.task.context import ProcessorContext
+from stage_writer.topologies.task.context import Processor, ProcessorContext
 
 Joiner = Callable[[Value, Value], Value]
 
