@@ -13,7 +13,7 @@ from collections.abc import Collection
 from common.errors import StoreError
 from common.settings import Stream
 from stage_writer.assignment import AssignedPartitions
-from stage_writer.changelog.ports import TopicWatch
+from stage_writer.changelog.watch import TopicWatch
 from stage_writer.partitions.idle_reports import IdleReporter
 from stage_writer.partitions.resume_points import is_other
 from stage_writer.partitions.startup import topic_ids

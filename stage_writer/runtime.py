@@ -12,7 +12,7 @@ from common.ports import Clock
 from common.remedies import CONFIG
 from common.spans import TopicPartition
 from common.stage.paused_streams import PausedStreams
-from stage_writer.changelog.ports import NO_WATCH, TopicWatch
+from stage_writer.changelog.watch import NO_WATCH, TopicWatch
 from stage_writer.notifications.notifier import NO_NOTIFIER, Notifier
 from stage_writer.outbox.ports import NO_OUTLETS, Outlets
 from stage_writer.parquet.buffer import FilePolicy

@@ -26,7 +26,7 @@ from common.settings.stores import stage_store, table_stores
 from common.stage.paused import StreamPart
 from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import prove_exclusive_create
-from stage_writer.changelog.ports import NO_WATCH, TopicWatch
+from stage_writer.changelog.watch import NO_WATCH, TopicWatch
 from stage_writer.columns.wiring import ColumnsOfStreams
 from stage_writer.converters import ConverterParts, converters_of, plain_converter, with_topologies
 from stage_writer.fetch.consumer_properties import session_s

@@ -15,9 +15,10 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 from zlib import crc32
 
 from common import metrics as catalogue
@@ -27,11 +28,60 @@ from common.ports import Clock
 from common.spans import Position, Topic, TopicPartition
 from common.stage.task_files import StateFileName, TopicChanges, changes_digest, spans_of
 from common.storage.chunks import ByteChunks
-from stage_writer.changelog.ports import ChangelogMessage, ChangelogReader, ChangelogTopics, iterate
 from stage_writer.ports import Changelog
 
 MESSAGE_BYTES = 256 * 2**10
 APP, TASK, FLUSH, PIECE, CHECKSUM = "kdx.app", "kdx.task", "kdx.flush", "kdx.piece", "kdx.crc32"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogMessage:
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    partition: TopicPartition
+    topic_id: str | None
+    """The topic's id, requested after they were written."""
+    offsets: tuple[Position, ...]
+
+
+class ChangelogReader(Protocol):
+    def require_same(self, partition: TopicPartition, topic_id: str | None) -> None:
+        """Raises StateError for a topic that is gone or was recreated; and BrokerError."""
+
+    def at(self, partition: TopicPartition, offset: Position) -> ChangelogMessage:
+        """A message. Raises StateError if Kafka does not have it (any more), and BrokerError."""
+
+
+class ChangelogTopics(Protocol):
+    """Kafka's topics, as changelogs need them. Used from several threads."""
+
+    def append(self, topic: Topic, task: TopicPartition, messages: Sequence[ChangelogMessage]) -> Appended:
+        """Write them, and wait until they are durable.
+
+        ``task`` chooses the Kafka partition. Raises BrokerError: some may still have been written, or be written later.
+        """
+
+    def reader(self) -> AbstractContextManager[ChangelogReader]:
+        """A reader for use by one thread, closed at the end."""
+
+
+def missing_messages(partition: TopicPartition, offset: Position, low: Position, high: Position) -> StateError:
+    has = (
+        f"Kafka has only offsets {low} to {high - 1} of it"
+        if low < high
+        else f"the partition is empty, and continues at {high}"
+    )
+    return StateError(f"the changes of a task's state at offset {offset} of {partition} are gone: {has}")
+
+
+def iterate(changes: TopicChanges) -> Iterator[Position]:
+    """The offsets of the pieces, in order."""
+    for span in changes.spans:
+        yield from map(Position, range(span.start, span.end))
 
 
 def cut(app_id: str, name: StateFileName, data: ByteChunks, piece_bytes: int) -> list[ChangelogMessage]:

@@ -1,4 +1,4 @@
-"""Changelog topics of a real cluster: a `stage_writer.changelog.ports.ChangelogTopics`.
+"""Changelog topics of a real cluster: a `stage_writer.changelog.changelog.ChangelogTopics`.
 
 Rules:
 
@@ -32,8 +32,7 @@ from common.kafka.reader import topic_ids
 from common.kafka.rights import Right
 from common.settings.section import Option
 from common.spans import Partition, Position, Topic, TopicPartition
-from stage_writer.changelog.changelog import MESSAGE_BYTES
-from stage_writer.changelog.ports import Appended, ChangelogMessage, missing_messages
+from stage_writer.changelog.changelog import MESSAGE_BYTES, Appended, ChangelogMessage, missing_messages
 from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES, partitions_of, require_suitable
 from stage_writer.partitions.claim_guards import TopicMonitor
 
@@ -156,7 +155,7 @@ class KafkaChangelogs:
 
 
 class KafkaChangelogReader:
-    """A `stage_writer.changelog.ports.ChangelogReader`."""
+    """A `stage_writer.changelog.changelog.ChangelogReader`."""
 
     def __init__(
         self, topics: KafkaChangelogs, consumer: Consumer, servers: str, client_error: LastClientError

@@ -8,7 +8,7 @@ Rules:
 2. A failed check proves nothing about a topic. The next one follows a minute later.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from structlog.typing import FilteringBoundLogger
 
@@ -17,7 +17,6 @@ from common.errors import BrokerError, ConfigError
 from common.metrics import Metrics
 from common.ports import Clock
 from common.spans import Topic
-from stage_writer.changelog.ports import TopicChecker, TopicWatch
 from stage_writer.ports import Running, Workers
 
 CHECK_EVERY_S = 60.0
@@ -26,10 +25,25 @@ TopicProblems = dict["Topic", ConfigError | None]
 """The problem of each topic that answered."""
 
 
+class TopicWatch:
+    """The topic checks of the writer's loop. This class is for a writer that writes to no topics."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Problems that an operator must know. Safe to call from any thread."""
+        return ()
+
+    def check(self) -> None:
+        """Check, if that is due; never waits."""
+
+
+NO_WATCH = TopicWatch()
+
+
 class ChangelogWatch(TopicWatch):
     def __init__(
         self,
-        checks: TopicChecker,
+        require_suitable: Callable[[Topic], object],
         topics: Collection[Topic],
         unsuitable: set[str],
         workers: Workers,
@@ -38,8 +52,11 @@ class ChangelogWatch(TopicWatch):
         log: FilteringBoundLogger,
         metrics: Metrics,
     ) -> None:
-        """Updates ``unsuitable``, which the topics' writers read; the topics have been checked once already."""
-        self._checks = checks
+        """Updates ``unsuitable``, which the topics' writers read; the topics have been checked once already.
+
+        ``require_suitable`` raises ConfigError for a topic that is not suitable, and BrokerError.
+        """
+        self._require_suitable = require_suitable
         self._topics = topics
         self._unsuitable = unsuitable
         self._workers = workers
@@ -90,7 +107,7 @@ class ChangelogWatch(TopicWatch):
         config_errors: TopicProblems = {}
         for topic in self._topics:
             try:
-                self._checks.require_suitable(topic)
+                self._require_suitable(topic)
                 config_errors[topic] = None
             except ConfigError as error:
                 config_errors[topic] = error

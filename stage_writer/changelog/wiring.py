@@ -17,8 +17,7 @@ from common.sizes import counted
 from common.spans import Topic
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
-from stage_writer.changelog.ports import NO_WATCH, TopicWatch
-from stage_writer.changelog.watch import ChangelogWatch
+from stage_writer.changelog.watch import NO_WATCH, ChangelogWatch, TopicWatch
 from stage_writer.threads import ThreadWorkers
 
 _RIGHTS = (Right.WRITE, Right.READ)
@@ -48,7 +47,8 @@ def watch_of(
     if not written:
         return NO_WATCH
     workers = ThreadWorkers(1)  # a client of its own: while brokers are silent a check takes seconds, and blocks others
-    return ChangelogWatch(_topics(settings), written, unsuitable, workers, clock=clock, log=log, metrics=metrics)
+    require = _topics(settings).require_suitable
+    return ChangelogWatch(require, written, unsuitable, workers, clock=clock, log=log, metrics=metrics)
 
 
 def checked_changelogs(settings: Settings) -> Iterator[str]:

@@ -10,6 +10,8 @@ Rules:
    long as a flush may take: it lives.
 4. Every wait is bounded. A missing topic is an error at once; a partition without an owner and a group that keeps
    rebalancing become errors after a while. Each error names what it waited for.
+5. A stream with a topic that this user may not see is left out and noted, so the run is not complete; where that is so
+   of all streams, it ends at once.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -131,16 +131,14 @@ def runs_of(offsets: NDArray[np.int64]) -> list[Span]:
 def inconvertible_of(counted: Iterable[Replayed]) -> list[Replayed]:
     """The dead letters that a dry run could not convert."""
     return [
-        replace(
-            replayed,
-            range=_range(replayed.range.partition, runs_of(replayed.inconvertible)),
-            records=len(replayed.inconvertible),
-            tombstones=0,
-            filtered=0,
-            exploded=0,
+        Replayed(
+            _range(replayed.range.partition, runs_of(offsets)),
+            records=len(offsets),
+            dead_letters=replayed.dead_letters,
+            offsets_of_dead_letters=[offsets],
         )
         for replayed in counted
-        if len(replayed.inconvertible)
+        if len(offsets := replayed.inconvertible)
     ]
 
 

@@ -88,25 +88,54 @@ class Range:
         return sum(run.positions for run in self.only) if self.only else self.span.positions
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Replayed:
+    """The records of a range by what they became; those of each batch are added."""
+
     range: Range
-    records: int
-    tombstones: int
-    filtered: int
-    exploded: int
-    dead_letters: dict[str, int]
-    files: int
-    path: str | None
+    records: int = 0
+    tombstones: int = 0
+    exploded: int = 0
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    filtered_spans: list[Span] = field(default_factory=list)
+    offsets_of_dead_letters: list[NDArray[np.int64]] = field(default_factory=list)
+    files: int = 0
+    path: str | None = None
     """The request; None after a dry run."""
-    inconvertible: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), compare=False, repr=False)
-    """The offsets of its dead letters, rising."""
+
+    @property
+    def filtered(self) -> int:
+        return sum(span.positions for span in self.filtered_spans)
 
     @property
     def rows(self) -> int:
         """The number of rows made from the other records."""
         without = self.tombstones + self.filtered + sum(self.dead_letters.values())
         return self.records - without + self.exploded
+
+    @property
+    def inconvertible(self) -> NDArray[np.int64]:
+        """The offsets of its dead letters, rising."""
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *self.offsets_of_dead_letters]))
+
+    def add(self, staged: StagedRows, dead_letters_index: int) -> None:
+        """Add one batch; ``dead_letters_index`` is the index of the dead letters among its tables.
+
+        Raises UsageError for a record that may not be staged.
+        """
+        if staged.stop is not None:
+            msg = f"the record at offset {staged.end} breaks a rule with on_fail: hold: {staged.stop}"
+            remedy = f"choose a range without it, or change the rule or its on_fail in streams[].expect of {CONFIG}"
+            raise UsageError(msg, remedy)
+        if staged.dead_letters:
+            self.offsets_of_dead_letters.append(staged.rows[dead_letters_index]["_kafka_offset"].to_numpy())
+        self.records += staged.records
+        self.tombstones += staged.tombstones
+        self.exploded += staged.exploded
+        self.dead_letters.update(staged.dead_letters)
+        offsets = staged.filtered_offsets
+        for run in np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1) if len(offsets) else ():
+            self.filtered_spans.append(Span(Position(int(run[0])), Position(int(run[-1]) + 1)))
 
 
 def replay_selection(start: int | None, end: int | None, since: str | None, until: str | None) -> ReplaySelection:
@@ -231,35 +260,6 @@ def require_first_chain(partition: TopicPartition, origin: ChainOrigin | None) -
         raise UsageError(msg, "correct the rows with SQL; --topic and --partition select others")
 
 
-@dataclass(slots=True)
-class Sums:
-    records: int = 0
-    tombstones: int = 0
-    exploded: int = 0
-    dead_letters: Counter[str] = field(default_factory=Counter)
-    filtered: list[Span] = field(default_factory=list)
-    inconvertible: list[NDArray[np.int64]] = field(default_factory=list)
-
-    def add(self, staged: StagedRows, dead_letters_index: int) -> None:
-        """Add one batch; ``dead_letters_index`` is the index of the dead letters among its tables.
-
-        Raises UsageError for a record that may not be staged.
-        """
-        if staged.stop is not None:
-            msg = f"the record at offset {staged.end} breaks a rule with on_fail: hold: {staged.stop}"
-            remedy = f"choose a range without it, or change the rule or its on_fail in streams[].expect of {CONFIG}"
-            raise UsageError(msg, remedy)
-        if staged.dead_letters:
-            self.inconvertible.append(staged.rows[dead_letters_index]["_kafka_offset"].to_numpy())
-        self.records += staged.records
-        self.tombstones += staged.tombstones
-        self.exploded += staged.exploded
-        self.dead_letters.update(staged.dead_letters)
-        offsets = staged.filtered_offsets
-        for run in np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1) if len(offsets) else ():
-            self.filtered.append(Span(Position(int(run[0])), Position(int(run[-1]) + 1)))
-
-
 class Replay:
     def __init__(
         self,
@@ -294,20 +294,20 @@ class Replay:
 
     def count(self, requested: Range) -> Replayed:
         """The dry run: read and convert, and write nothing."""
-        sums = Sums()
+        replayed = Replayed(requested)
         for batch in self._records.batches(requested.partition, requested.span):
             for part in self._converter.slices([batch]):
-                sums.add(part[-1][1], self._letters)
-        return _replayed(requested, sums, 0, None)
+                replayed.add(part[-1][1], self._letters)
+        return replayed
 
     def stage(self, requested: Range) -> Replayed:
         """Write the data files, then the request (rule 2)."""
         partition, span, began_s = requested.partition, requested.span, self._clock.monotonic_s()
-        sums, files = Sums(), {table.url: list[ReplacementFile]() for table in self._formats}
+        replayed, files = Replayed(requested), {table.url: list[ReplacementFile]() for table in self._formats}
         buffer = Buffer.begin(span.start, self._formats)
         for batch in self._records.batches(partition, span):
             for ((_, staged),) in self._converter.slices([batch]):
-                sums.add(staged, self._letters)
+                replayed.add(staged, self._letters)
                 buffer.add(self._with_all_columns(staged), 0.0)
                 if buffer.parquet_bytes >= self._file_bytes:
                     self._write(partition, buffer, files)
@@ -319,11 +319,11 @@ class Replay:
             app_id=self._converter.stream.app_id,
             writer=self._writer,
             created_ms=self._clock.wall_ms(),
-            records=sums.records,
-            tombstones=sums.tombstones,
-            dead_letters=dict(sums.dead_letters),
-            filtered=tuple(sums.filtered),
-            exploded=sums.exploded,
+            records=replayed.records,
+            tombstones=replayed.tombstones,
+            dead_letters=dict(replayed.dead_letters),
+            filtered=tuple(replayed.filtered_spans),
+            exploded=replayed.exploded,
             only=requested.only,
             tables=tuple(
                 ReplacementTable(table.url, table.kind, table.schema, tuple(files.get(table.url, ())))
@@ -345,7 +345,8 @@ class Replay:
             raise UsageError(msg, "choose a smaller range, or a longer loader.marker_retention")
         if isinstance(self._store.create(name.path, data), AlreadyExists):
             raise StoreError(f"the request {name.path} exists already", "run the command again")
-        return _replayed(requested, sums, sum(map(len, files.values())), name.path)
+        replayed.files, replayed.path = sum(map(len, files.values())), name.path
+        return replayed
 
     def _write(self, partition: TopicPartition, buffer: Buffer, files: dict[str, list[ReplacementFile]]) -> None:
         for rows in buffer.tables:
@@ -359,17 +360,6 @@ class Replay:
         for table, _ in staged.routed:
             self._routed.setdefault(table.url, replace(table, partition_by=()))
         return replace(staged, routed=tuple((self._routed[table.url], rows) for table, rows in staged.routed))
-
-
-def _replayed(requested: Range, sums: Sums, files: int, path: str | None) -> Replayed:
-    filtered = sum(span.positions for span in sums.filtered)
-    dead_letters, inconvertible = (
-        dict(sums.dead_letters),
-        np.unique(np.concatenate([np.zeros(0, np.int64), *sums.inconvertible])),
-    )
-    return Replayed(
-        requested, sums.records, sums.tombstones, filtered, sums.exploded, dead_letters, files, path, inconvertible
-    )
 
 
 def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:

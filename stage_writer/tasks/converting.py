@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.settings.columns import kafka_fields_of
-from common.spans import TopicPartition
+from common.spans import Topic, TopicPartition
 from common.stage.task_files import StateFiles
 from stage_writer.decode.batch import Index, MessageBatch, Messages
 from stage_writer.decode.merged_batch import MergedBatch
@@ -63,22 +63,43 @@ def messages_of(batch: MessageBatch) -> Messages:
     return MergedMessages(whole.batches, whole.starts, batch.input_offsets, *columns, batch)
 
 
+@dataclass(slots=True)
+class DecodedBatch:
+    """The messages of a batch for its task, those that are refused, and the tombstones; all numbers are the batch's."""
+
+    inputs: list[Input] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    tombstones: Index = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def add(self, decoded: Decoded, index: Index | None) -> None:
+        """Add the messages of one topic; ``index`` has their numbers in the batch, None where these are the same."""
+        given, rejects, tombstones = decoded
+        if index is not None:
+            given = replace(given, index=index[given.index])
+            rejects = [replace(reject, index=int(index[reject.index])) for reject in rejects]
+            tombstones = np.sort(np.concatenate([self.tombstones, index[tombstones]]))
+        self.inputs.append(given)
+        self.rejects += rejects
+        self.tombstones = tombstones
+
+
 def decoded_by_topic(
-    batch: MessageBatch, decoded: Callable[[Messages], Decoded]
-) -> tuple[list[Input], list[Reject], Index]:
-    """Decode the messages of each topic; all numbers are the batch's (rule 4)."""
-    if not isinstance(batch, MergedBatch):
-        given, rejects, tombstones = decoded(Messages.from_batches([batch]))
-        return [given], rejects, tombstones
-    inputs: list[Input] = []
-    refused: list[Reject] = []
-    gone = [np.zeros(0, np.int64)]
-    for part in batch.by_input():
-        given, rejects, tombstones = decoded(Messages.from_batches([part.batch]))
-        inputs.append(replace(given, index=part.index[given.index]))
-        refused += [replace(reject, index=int(part.index[reject.index])) for reject in rejects]
-        gone.append(part.index[tombstones])
-    return inputs, refused, np.sort(np.concatenate(gone))
+    batches: Sequence[MessageBatch], decode: Callable[[Sequence[MessageBatch]], Sequence[Decoded]]
+) -> list[DecodedBatch]:
+    """Decode the messages of each topic in one call (rule 4)."""
+    by_topic: dict[Topic, list[tuple[int, MessageBatch, Index | None]]] = {}
+    for number, batch in enumerate(batches):
+        if not isinstance(batch, MergedBatch):
+            by_topic.setdefault(batch.partition.topic, []).append((number, batch, None))
+            continue
+        for part in batch.by_input():
+            by_topic.setdefault(part.batch.partition.topic, []).append((number, part.batch, part.index))
+    decoded_batches = [DecodedBatch() for _ in batches]
+    for of_topic in by_topic.values():
+        decoded = decode([part for _, part, _ in of_topic])
+        for (number, _, index), made in zip(of_topic, decoded, strict=True):
+            decoded_batches[number].add(made, index)
+    return decoded_batches
 
 
 class TaskConverter(TopologyConverterBase):
@@ -104,12 +125,12 @@ class TaskConverter(TopologyConverterBase):
             with suppress(Exception):  # errors in the user's code are ignored: this task is no longer used
                 self.task.close()
 
-    def staged(self, batch: MessageBatch, output: Output, rejects: Sequence[Reject], tombstones: Index) -> StagedRows:
-        """The task's output for a batch; ``rejects`` are of messages that it did not receive."""
+    def staged(self, batch: MessageBatch, output: Output, decoded: DecodedBatch) -> StagedRows:
+        """The task's output for a batch."""
         self.wants_flush = self.wants_flush or output.wants_commit
         self.parent.count_dropped(output.dropped)
-        everything = sorted([*rejects, *output.rejects], key=attrgetter("index"))
-        return _staged(self.parent, messages_of(batch), output, everything, tombstones)
+        rejects = sorted([*decoded.rejects, *output.rejects], key=attrgetter("index"))
+        return _staged(self.parent, messages_of(batch), output, rejects, decoded.tombstones)
 
 
 def _staged(

@@ -13,21 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stage_writer.decode.batch import MessageBatch
-from stage_writer.decode.merged_batch import MergedBatch
-from stage_writer.decode.rejects import Reject
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.ports import Converter
 from stage_writer.tasks.converting import TaskConverter, decoded_by_topic
 from stage_writer.tasks.shared import StreamTasks
-from stage_writer.topologies.task.inputs import Input
 from stage_writer.topologies.task.task import process_together
 
 Work = tuple[TaskConverter, MessageBatch]
-Decoded = tuple[list[Input], list[Reject], NDArray[np.int64]]
 
 _MOST_MESSAGES = 10_000
 
@@ -62,15 +55,15 @@ class JointConverter:
                 yield self._converted(alive)
 
     def _converted(self, work: Sequence[Work]) -> list[tuple[MessageBatch, StagedRows]]:
-        decoded = _decoded(self._parent, [part for _, part in work])
-        tasks = [(converter.task, inputs) for (converter, _), (inputs, _, _) in zip(work, decoded, strict=True)]
+        decoded = decoded_by_topic([part for _, part in work], self._parent.decoded)
+        tasks = [(converter.task, each.inputs) for (converter, _), each in zip(work, decoded, strict=True)]
         with ExitStack() as held:
             for gate in {id(converter.gate): converter.gate for converter, _ in work}.values():
                 held.enter_context(gate)
             outputs = process_together(tasks, self._parent.wall_ms())
         return [
-            (part, converter.staged(part, output, rejects, tombstones))
-            for (converter, part), output, (_, rejects, tombstones) in zip(work, outputs, decoded, strict=True)
+            (part, converter.staged(part, output, each))
+            for (converter, part), output, each in zip(work, outputs, decoded, strict=True)
         ]
 
 
@@ -89,19 +82,3 @@ def _batches(work: Sequence[Work], size: int) -> Iterator[list[Work]]:
                 chunk, room = [], size
     if chunk:
         yield chunk
-
-
-def _decoded(parent: StreamTasks, parts: Sequence[MessageBatch]) -> list[Decoded]:
-    """Each part's messages for its task, the refused ones, and the tombstones; a topic's in one call."""
-    by_input: dict[int, Decoded] = {}
-    by_topic: dict[str, list[int]] = {}
-    for number, part in enumerate(parts):
-        if isinstance(part, MergedBatch):
-            by_input[number] = decoded_by_topic(part, parent.decoded)
-        else:
-            by_topic.setdefault(part.partition.topic, []).append(number)
-    for numbers in by_topic.values():
-        decoded = parent.decoded_together([parts[number] for number in numbers])
-        for number, (given, rejects, tombstones) in zip(numbers, decoded, strict=True):
-            by_input[number] = ([given], rejects, tombstones)
-    return [by_input[number] for number in range(len(parts))]

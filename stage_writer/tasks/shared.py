@@ -65,7 +65,7 @@ class StreamTasks(ABC):
         self.stream = stream
         self.topology = topology
         self.wall_ms = context.wall_ms
-        self.around = context
+        self.environment = context
         self.look_ups = context.look_ups
         self.unsuitable_topics = context.unsuitable_topics
         self.storage = TaskStorage(stream.app_id, context.metrics, context.state_folder)
@@ -83,15 +83,11 @@ class StreamTasks(ABC):
     def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> RestoreTask:
         """A job that restores the task of a Kafka partition."""
 
-    def decoded(self, messages: Messages) -> tuple[Input, list[Reject], Index]:
-        """The messages of one partition for its task, the refused ones, and the tombstones."""
-        return decoded_input(messages, self._decoders.get(messages.batches[0].partition.topic))
-
-    def decoded_together(self, parts: Sequence[MessageBatch]) -> list[tuple[Input, list[Reject], Index]]:
-        """Like `decoded`, for several partitions of one topic in one call."""
+    def decoded(self, parts: Sequence[MessageBatch]) -> list[tuple[Input, list[Reject], Index]]:
+        """The messages of several partitions of one topic for their tasks, the refused ones, and the tombstones."""
         decoder = self._decoders.get(parts[0].partition.topic)
         if decoder is None or len(parts) == 1:
-            return [self.decoded(Messages.from_batches([part])) for part in parts]
+            return [decoded_input(Messages.from_batches([part]), decoder) for part in parts]
         messages = Messages.from_batches(parts)
         decoded = decoder.decode(messages.values)
         rejected = np.array([reject.index for reject in decoded.rejects], np.int64)
@@ -112,4 +108,6 @@ class StreamTasks(ABC):
 
     def count_dropped(self, dropped: Mapping[str, int]) -> None:
         for reason, count in dropped.items():
-            self.around.metrics.add(catalogue.WRITER_TOPOLOGY_DROPPED, count, app_id=self.stream.app_id, reason=reason)
+            self.environment.metrics.add(
+                catalogue.WRITER_TOPOLOGY_DROPPED, count, app_id=self.stream.app_id, reason=reason
+            )

@@ -54,12 +54,14 @@ class TopologyConverter(TopologyConverterBase, StreamTasks):
             read_bytes = 0
             if stores.mark != state.mark or state == EMPTY_STATE:
                 read_bytes = _restore(stores, state, changed, store)
-            task = Task(self.topology, partition, stores, self.output_schemas, self.around.stopping)
+            task = Task(self.topology, partition, stores, self.output_schemas, self.environment.stopping)
         except BaseException:
             stores.close()
             raise
         self.storage.report_restored(read_bytes, (self.wall_ms() - started_ms) / 1000)
-        return KeptTask(self, partition, task, stores, state, changed_bytes=changed.size_bytes, when=self.around.when)
+        return KeptTask(
+            self, partition, task, stores, state, changed_bytes=changed.size_bytes, when=self.environment.when
+        )
 
 
 def _restore(stores: TaskStores, state: StateFiles, changed: _Changed, store: StateStore) -> int:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from common.errors import BrokerError, ConfigError, StateError
 from common.spans import Partition, Position, Topic, TopicPartition
-from stage_writer.changelog.ports import Appended, ChangelogMessage, missing_messages
+from stage_writer.changelog.changelog import Appended, ChangelogMessage, missing_messages
 
 
 @dataclass(slots=True)
 class MemoryTopics:
-    """A `stage_writer.changelog.ports.ChangelogTopics` whose topics have one partition."""
+    """A `stage_writer.changelog.changelog.ChangelogTopics` whose topics have one partition."""
 
     logs: dict[Topic, list[ChangelogMessage]] = field(default_factory=dict)
     low: int = 0

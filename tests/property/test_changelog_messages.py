@@ -12,8 +12,7 @@ from common.metrics import Metrics
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.task_files import StateFileName, StateKind, TopicChanges, changes_digest, spans_of
 from common.storage.chunks import ByteChunks
-from stage_writer.changelog.changelog import TopicChangelog, cut, joined
-from stage_writer.changelog.ports import iterate
+from stage_writer.changelog.changelog import TopicChangelog, cut, iterate, joined
 from tests.fakes.changelog import MemoryTopics
 from tests.fakes.group import HandClock
 

@@ -15,8 +15,7 @@ from typing import TypeVar, cast
 from common.errors import BrokerError, StateError, StoreError
 from common.metrics import Metrics
 from common.spans import Partition, Position, Topic, TopicPartition
-from stage_writer.changelog.changelog import PIECE, TASK, TopicChangelog
-from stage_writer.changelog.ports import Appended, ChangelogMessage, missing_messages
+from stage_writer.changelog.changelog import PIECE, TASK, Appended, ChangelogMessage, TopicChangelog, missing_messages
 from stage_writer.ports import Changelog, Converter
 from stage_writer.tasks.shared import SnapshotsWhen, TaskEnvironment
 from stage_writer.tasks.topology import TopologyConverter

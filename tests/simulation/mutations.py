@@ -46,8 +46,7 @@ from delta_loader.tables.merging.unmatched_deletes import UnmatchedDeletes
 from stage_writer import assignment, background, flushes
 from stage_writer.chain_end import Tail
 from stage_writer.chains import StagedChains
-from stage_writer.changelog.changelog import TopicChangelog
-from stage_writer.changelog.ports import Appended, ChangelogMessage
+from stage_writer.changelog.changelog import Appended, ChangelogMessage, TopicChangelog
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.outbox import delivery
 from stage_writer.outbox.outlets import KafkaOutlet

@@ -1,6 +1,7 @@
 """Merged topics: which are merged or refused, and which repairs an operator can make on their chains."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -120,9 +121,10 @@ def test_merged_batch_is_decoded_by_topic_and_indexed_as_one() -> None:
     batch = merged_batch(CHAIN, (A, B), (Position(4), Position(3)), parts, np.array([0, 2, 1]))
     assert batch.offsets.tolist() == [7, 8, 10]
 
-    def decoded(messages: Messages) -> tuple[Input, list[Reject], NDArray[np.int64]]:
+    def decoded(batches: Sequence[MessageBatch]) -> list[tuple[Input, list[Reject], NDArray[np.int64]]]:
         """The last message of each topic is refused, and the first is a tombstone."""
-        (of_topic,) = messages.batches
+        (of_topic,) = batches
+        messages = Messages.from_batches(batches)
         index, count = np.arange(len(of_topic) - 1), len(of_topic)
         rows, is_null = pa.table({"v": messages.values}).slice(0, count - 1), np.zeros(count - 1, np.bool_)
         times = of_topic.timestamps_ms[: count - 1]
@@ -136,15 +138,15 @@ def test_merged_batch_is_decoded_by_topic_and_indexed_as_one() -> None:
             rows,
             is_null,
         )
-        return given, [Reject(count - 1, ErrorClass.EMPTY, "no")], np.array([0])
+        return [(given, [Reject(count - 1, ErrorClass.EMPTY, "no")], np.array([0]))]
 
-    inputs, rejects, tombstones = decoded_by_topic(batch, decoded)
-    assert [(input_.topic, input_.index.tolist(), input_.offsets.tolist()) for input_ in inputs] == [
+    (made,) = decoded_by_topic([batch], decoded)
+    assert [(input_.topic, input_.index.tolist(), input_.offsets.tolist()) for input_ in made.inputs] == [
         ("a", [0], [4]),
         ("b", [], []),
     ]
-    assert [reject.index for reject in rejects] == [2, 1]
-    assert tombstones.tolist() == [0, 1]
+    assert [reject.index for reject in made.rejects] == [2, 1]
+    assert made.tombstones.tolist() == [0, 1]
     messages = messages_of(batch)
     index = np.array([0, 1, 2])
     assert messages.topics(index).to_pylist() == ["a", "b", "a"]

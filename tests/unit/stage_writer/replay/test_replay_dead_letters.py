@@ -81,7 +81,7 @@ def test_dead_letters_of_two_streams_may_be_of_the_same_record(tmp_path: Path) -
 def test_dead_letter_that_still_fails_leaves_those_of_other_topics_and_partitions(tmp_path: Path) -> None:
     places = [("clicks", 0, 4), ("orders", 0, 4), ("orders", 0, 5), ("orders", 1, 4)]
     letters = DeadLetterExport.read(export(tmp_path, places), 10)
-    fails = Replayed(Range(source(0), span(4, 6)), 2, 0, 0, 0, {"invalid_json": 1}, 0, None, np.array([4]))
+    fails = Replayed(Range(source(0), span(4, 6)), 2, offsets_of_dead_letters=[np.array([4])])
     left = letters.without_inconvertible([fails]).table
     assert [tuple(row.values())[:3] for row in left.to_pylist()] == [place for place in places if place != places[1]]
 

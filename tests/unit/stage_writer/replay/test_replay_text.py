@@ -1,5 +1,7 @@
 """The text output of `stage-writer replay`."""
 
+from collections import Counter
+
 import pytest
 
 from common.spans import Partition, Topic, TopicPartition
@@ -20,6 +22,6 @@ SOURCE = TopicPartition(Topic("orders"), Partition(0))
 )
 def test_text_does_not_name_one_table_for_rows_of_several(tables: dict[str, object], place: str) -> None:
     stream = stream_of(columns="id INT, kind STRING", table="/tables/orders", app_id="orders", **tables)
-    replayed = Replayed(Range(SOURCE, span(0, 10)), 10, 0, 0, 2, {"unrouted": 1}, 0, None)
+    replayed = Replayed(Range(SOURCE, span(0, 10)), 10, exploded=2, dead_letters=Counter(unrouted=1))
     first, _ = to_text(stream, [replayed], done=False).splitlines()
     assert first.endswith(f"10 records: 11 rows for {place}, 1 dead letter (1 unrouted), 0 tombstones")

@@ -235,16 +235,14 @@ def test_unsuitable_topics_are_checked_and_reported_each_minute() -> None:
     clock, metrics, unsuitable_topics = HandClock(), Metrics(), set[str]()
     answers: dict[str, Exception | None] = dict.fromkeys((CHANGES, "others"))
 
-    class Topics:
-        def require_suitable(self, topic: Topic) -> int:
-            error = answers[topic]
-            if error is not None:
-                raise error
-            return 3
+    def require_suitable(topic: Topic) -> None:
+        error = answers[topic]
+        if error is not None:
+            raise error
 
     both = [CHANGES, Topic("others")]
     log = structlog.get_logger()
-    watch = ChangelogWatch(Topics(), both, unsuitable_topics, InTurn(), clock=clock, log=log, metrics=metrics)
+    watch = ChangelogWatch(require_suitable, both, unsuitable_topics, InTurn(), clock=clock, log=log, metrics=metrics)
 
     def after_a_minute(**given: Exception | None) -> tuple[set[str], int, list[str]]:
         answers.update(given)
