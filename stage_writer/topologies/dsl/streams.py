@@ -19,7 +19,7 @@ Rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,6 @@ import pyarrow as pa
 
 from common.errors import ConfigError
 from stage_writer.topologies.built import BuiltTopology
-from stage_writer.topologies.dsl import stateless
 from stage_writer.topologies.dsl.aggregates import (
     AggregateByKey,
     AggregateBySession,
@@ -53,7 +52,7 @@ from stage_writer.topologies.dsl.joins.tables import (
     Previous,
     TableJoinSide,
 )
-from stage_writer.topologies.dsl.stateless import PassThrough, Predicate
+from stage_writer.topologies.dsl.stateless import PassThrough, Predicate, StatelessOperators
 from stage_writer.topologies.dsl.suppress import HoldBack, Suppressed, SuppressedTable
 from stage_writer.topologies.dsl.tables import (
     AggregateRows,
@@ -127,94 +126,8 @@ class StreamsBuilder:
         return self.build().describe()
 
 
-class KStream:
+class KStream(StatelessOperators):
     """A stream of records; made by `StreamsBuilder.stream` and by other streams and tables."""
-
-    def __init__(self, graph: BuilderGraph, node: str, rekeyed_by: str = "") -> None:
-        self._graph = graph
-        self.node = node
-        self.rekeyed_by = rekeyed_by
-        """The node that changed the keys since they were read from a topic."""
-
-    # ------------------------------------------------------------------------------------------------ record by record
-
-    def filter(self, predicate: Predicate, *, name: str = "") -> KStream:
-        """The records for which ``predicate(key, value)`` is true."""
-        return self._child("filter", lambda: stateless.Filter(predicate, keep=True), name)
-
-    def filter_not(self, predicate: Predicate, *, name: str = "") -> KStream:
-        """The records for which ``predicate(key, value)`` is not true."""
-        return self._child("filter", lambda: stateless.Filter(predicate, keep=False), name)
-
-    def map(
-        self, mapper: Callable[[Any, Any], tuple[Key, Value]], *, keeps_partition: bool = False, name: str = ""
-    ) -> KStream:
-        """``mapper(key, value)`` gives each record's new key and value."""
-        return self._rekeyed("map", lambda: stateless.MapPairs(mapper), name, keeps_partition)
-
-    def map_values(self, mapper: Callable[[Any], Value], *, name: str = "") -> KStream:
-        """``mapper(value)`` gives each record's new value."""
-        return self.map_values_with_key(lambda _key, value: mapper(value), name=name)
-
-    def map_values_with_key(self, mapper: Callable[[Any, Any], Value], *, name: str = "") -> KStream:
-        """``mapper(key, value)`` gives each record's new value."""
-        return self._child("map-values", lambda: stateless.MapValues(mapper), name)
-
-    def flat_map(
-        self,
-        mapper: Callable[[Any, Any], Iterable[tuple[Key, Value]]],
-        *,
-        keeps_partition: bool = False,
-        name: str = "",
-    ) -> KStream:
-        """``mapper(key, value)`` gives any number of keys and values for each record."""
-        return self._rekeyed("flat-map", lambda: stateless.FlatMapPairs(mapper), name, keeps_partition)
-
-    def flat_map_values(self, mapper: Callable[[Any], Iterable[Value]], *, name: str = "") -> KStream:
-        """``mapper(value)`` gives any number of values for each record."""
-        return self._child("flat-map-values", lambda: stateless.FlatMapValues(lambda _key, value: mapper(value)), name)
-
-    def select_key(
-        self, mapper: Callable[[Any, Any], Key], *, keeps_partition: bool = False, name: str = ""
-    ) -> KStream:
-        """``mapper(key, value)`` gives each record's new key."""
-        return self._rekeyed("select-key", lambda: stateless.MapKey(mapper), name, keeps_partition)
-
-    def peek(self, action: Callable[[Any, Any], object], *, name: str = "") -> KStream:
-        """Call ``action(key, value)`` for each record, and pass it on unchanged."""
-        return self._child("peek", lambda: stateless.Peek(action), name)
-
-    def branch(self, *predicates: Predicate, default: bool = False, name: str = "") -> list[KStream]:
-        """A stream for each predicate, with the records for which it is the first that is true.
-
-        With ``default``, one more for the remaining records; without, they are left out.
-        """
-        node = self._graph.name("branch", name)
-        children = [f"{node}-{number + 1}" for number in range(len(predicates) + default)]
-        self._graph.processor(node, lambda: stateless.Branch(predicates, children), self.node)
-        for child in children:
-            self._graph.processor(child, PassThrough, node)
-        return [self._with(child, self.rekeyed_by) for child in children]
-
-    def merge(self, *others: KStream, name: str = "") -> KStream:
-        """This stream's records and those of others, in order of arrival."""
-        streams = (self, *others)
-        node = self._graph.name("merge", name)
-        self._graph.processor(node, PassThrough, *(stream.node for stream in streams))
-        return self._with(node, next((stream.rekeyed_by for stream in streams if stream.rekeyed_by), ""))
-
-    def process(
-        self,
-        supplier: Callable[[], Processor],
-        *,
-        stores: Sequence[str] = (),
-        keeps_partition: bool = False,
-        name: str = "",
-    ) -> KStream:
-        """The records that a processor forwards; ``supplier`` makes one for each task."""
-        node = self._graph.name("process", name)
-        self._graph.processor(node, supplier, self.node, stores=stores)
-        return self._with(node, self.rekeyed_by if keeps_partition else node)
 
     # ------------------------------------------------------------------------------------------------------ on columns
 
@@ -353,17 +266,6 @@ class KStream:
         return self._with(node, "")
 
     # -------------------------------------------------------------------------------------------------------- plumbing
-
-    def _with(self, node: str, rekeyed_by: str) -> KStream:
-        return KStream(self._graph, node, rekeyed_by)
-
-    def _child(self, kind: str, supplier: Callable[[], Processor], name: str) -> KStream:
-        node = self._graph.processor(self._graph.name(kind, name), supplier, self.node)
-        return self._with(node, self.rekeyed_by)
-
-    def _rekeyed(self, kind: str, supplier: Callable[[], Processor], name: str, keeps_partition: bool) -> KStream:  # noqa: FBT001 - the user's own argument
-        node = self._graph.processor(self._graph.name(kind, name), supplier, self.node)
-        return self._with(node, self.rekeyed_by if keeps_partition else node)
 
     def _step(self, kind: str, step: BatchStep, columns: str | None, name: str) -> KStream:
         node = self._graph.name(kind, name)
