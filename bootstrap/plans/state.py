@@ -154,7 +154,7 @@ class PartitionState:
             return self.chain_origin.position == 0
         if isinstance(self.start, FromOffsets):
             given = self.start.position(kafka_topic(self.partition.topic), self.partition.partition)
-            return given == 0 or (given is None and self.ends.low == 0)
+            return given in {0, None}
         return self.start is StartAt.EARLIEST
 
 

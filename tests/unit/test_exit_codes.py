@@ -173,6 +173,18 @@ def test_exit_code_of_bootstrap_markers_verify(spoiled: str, code: int, config: 
     assert run(bootstrap_program.app, ["markers", "verify", config]) == code
 
 
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("restart", ["--topic", "orders", "--at", "5"]),  # one offset for all of its partitions
+        ("rewind", ["--all-held", "--give-up"]),
+        ("rewind", ["--all-held", "--below-table"]),
+    ],
+)
+def test_exit_code_of_bootstrap_options_that_contradict(command: str, options: list[str], config: str) -> None:
+    assert run(bootstrap_program.app, [command, config, *options]) == 2
+
+
 # delta-loader
 
 

@@ -15,6 +15,7 @@ from common.errors import UsageError
 from common.settings import StartAt, Stream
 from common.spans import Position, Span, TopicPartition
 from common.stage.markers import Marker
+from common.stage.repair_lock import ended_path, repair_path
 from common.stage.resolutions import Resolution
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata, Decision
@@ -133,15 +134,17 @@ class Restored:
         staging = Staging(self.root)
         self.stream = settings_for(staging).streams[0]
         self.stage = FsspecStore(staging.stage_url)
-        self.table = FsspecStore(self.stream.table)
+        self.table = self.roll_back(self.stream.table)
         put(self.stage, *chain_of(0, 10, 30, 40))
-        commit(self.table, 0, PROTOCOL, METADATA)
+
+    def roll_back(self, url: str) -> FsspecStore:
+        table = FsspecStore(url)
+        commit(table, 0, PROTOCOL, METADATA)
         for version, start, end in ((1, 0, 10), (2, 10, 30)):
             mine = CommitMetadata("c", "orders", {ORDERS: Span(Position(start), Position(end))}, None).to_json()
-            commit(
-                self.table, version, {"commitInfo": {"operation": "W", "userMetadata": mine}}, txn("orders-0", end - 1)
-            )
-        commit(self.table, 3, {"commitInfo": {"operation": "RESTORE", "operationParameters": {"version": 1}}})
+            commit(table, version, {"commitInfo": {"operation": "W", "userMetadata": mine}}, txn("orders-0", end - 1))
+        commit(table, 3, {"commitInfo": {"operation": "RESTORE", "operationParameters": {"version": 1}}})
+        return table
 
     @property
     def accepting(self) -> Accepting:
@@ -164,8 +167,8 @@ class Restored:
         self.accepting.carry_out(self.stage, locks, plans)
 
     def tables(self) -> dict[str, TableState]:
-        table_state = required(read_table_state(self.table))
-        return {self.stream.table: table_state}
+        states = {url: read_table_state(FsspecStore(url)) for url in self.stream.tables}
+        return {url: state for url, state in states.items() if state is not None}
 
 
 def test_resolution_can_be_repeated_but_not_changed() -> None:
@@ -179,9 +182,27 @@ def test_resolution_can_be_repeated_but_not_changed() -> None:
     assert stored.path == "accept/orders/the-table/00000000000000000003.json"
     answer = Resolution.from_bytes(stored.path, restored.stage.read(stored.path) or b"")
     assert (answer.decision, answer.positions, answer.author) == (Decision.REPLAY, {ORDERS: 10}, "eve")
-    other = restored.accepting.plan(restored.tables(), Decision.GO_ON, give_up=False)
-    with pytest.raises(UsageError, match="there is another resolution"):
-        restored.carry_out(other)
+    elsewhere = [replace(part, position=Position(9)) for part in plans[0].partitions]
+    for other in (
+        restored.accepting.plan(restored.tables(), Decision.GO_ON, give_up=False),
+        [replace(plans[0], partitions=tuple(elsewhere))],
+    ):
+        with pytest.raises(UsageError, match="there is another resolution"):
+            restored.carry_out(other)
+
+
+def test_tables_that_were_rolled_back_together_are_replayed_together() -> None:
+    restored = Restored()
+    restored.roll_back(restored.stream.dead_letters)
+    plans = restored.accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
+    assert {plan.event.url for plan in plans} == {restored.stream.dead_letters, restored.stream.table}
+    assert [plan.positions for plan in plans] == [{ORDERS: 10}] * 2
+
+
+def test_lost_records_of_a_partition_that_kafka_lacks_are_refused() -> None:
+    restored = Restored()
+    with pytest.raises(UsageError, match="lost records of orders/0, which no longer exists in Kafka"):
+        replace(restored.accepting, partitions=()).plan(restored.tables(), Decision.GO_ON, give_up=False)
 
 
 def test_repeated_command_completes_a_crashed_resolution() -> None:
@@ -190,6 +211,11 @@ def test_repeated_command_completes_a_crashed_resolution() -> None:
     accepting = restored.accepting
     (plan,) = accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
     (partition,) = plan.partitions
+    restored.stage.create(repair_path(ORDERS, 1), b"")
+    with pytest.raises(UsageError, match="still running"):
+        restored.carry_out([plan])
+    assert list(restored.stage.list("accept")) == [], "the stream waits until its chain is rewound"
+    restored.stage.create(ended_path(ORDERS, 1), b"")
     rewind(restored.stage, required(partition.rewind))
     (again,) = accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
     restored.carry_out([again])

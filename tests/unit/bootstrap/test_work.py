@@ -1,7 +1,7 @@
 """The commands' checks of the tables before they change a stage."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,19 +9,27 @@ import pytest
 
 from bootstrap.accepting import Accepting
 from bootstrap.apply import kafka
+from bootstrap.apply import stage as stage_of_bootstrap
 from bootstrap.plans.plan import StreamPlan
-from bootstrap.plans.repair import plan_rewind
+from bootstrap.plans.repair import RewindPlan, plan_rewind
+from bootstrap.plans.restart import Restart
 from bootstrap.plans.state import Author, Ends, PartitionState
 from bootstrap.work import Work
 from common.clock import SystemClock
-from common.errors import ConfigError, UsageError
+from common.errors import ConfigError, StoreError, UsageError
 from common.kafka.reader import KafkaReader
+from common.ports import ObjectStore
 from common.settings import Settings, StartAt
 from common.settings.stores import stage_store
 from common.spans import Position, TopicPartition
+from common.stage.leases import Epoch, Grant, LeaseRecord, epoch_path
+from common.stage.loading import LoadNote, loading_path
 from common.stage.topic_owners import owner_path
+from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
-from tests.builders import settings_of, span
+from common.tables.deferred_ranges import DeferredIds
+from common.tables.transactions import TxnIds
+from tests.builders import instance, required, settings_of, span
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 from tests.unit.common.stage.test_topic_owners import staged
@@ -42,7 +50,12 @@ def test_rewind_before_a_chain_is_refused_while_a_load_is_between_two_tables(tmp
         work, ends = Work(settings, SystemClock()), Ends(Position(0), Position(100))
         return work, work._state(settings.streams[0], ends, staging.source(0), None, None)
 
-    before = staging.markers()
+    before, stage, note = staging.markers(), staging.store(staging.stage_url), loading_path(staging.source(0), "loader")
+    stage.create(note, LoadNote(Position(40), 1).to_bytes())
+    work, state = inspected()
+    with pytest.raises(UsageError, match="a loader has started to load orders/0 up to 40"):
+        work.rewind(work._rewind_of(state, Position(0)))
+    stage.delete([note])
     work, state = inspected()
     with pytest.raises(UsageError, match="a table of the stream already has orders/0 up to 40"):
         work.rewind(work._rewind_of(state, Position(0)))
@@ -54,6 +67,24 @@ def test_rewind_before_a_chain_is_refused_while_a_load_is_between_two_tables(tmp
     work, state = inspected()
     with pytest.raises(UsageError, match="since the chain was read, a loader has loaded it up to 40"):
         work.rewind(plan_rewind(state, Position(16), Author("operator", 1)))
+
+
+def test_rewind_names_what_a_loader_passes_over_that_was_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, rewind = Staging.below(tmp_path), stage_of_bootstrap.rewind
+    staging.flush(0, 16, 30)
+    settings = settings_for(staging)
+
+    def loaded_meanwhile(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
+        commit(staging.store(staging.table), 0, PROTOCOL, METADATA, txn("orders-0", 29))
+        return rewind(store, plan)
+
+    monkeypatch.setattr(stage_of_bootstrap, "rewind", loaded_meanwhile)
+    work, ends = Work(settings, SystemClock()), Ends(Position(0), Position(100))
+    state = work._state(settings.streams[0], ends, staging.source(0), None, None)
+    with pytest.raises(UsageError, match="it will skip what is staged from 0 to there"):
+        work.rewind(work._rewind_of(state, Position(0)))
 
 
 @pytest.fixture
@@ -87,12 +118,15 @@ def test_streams_that_match_one_topic_are_planned_into_separate_chains(two: Sett
     assert json.loads(store.read(owner_path("shop.x")) or b"")["owner"] == "a"
 
 
-def test_plan_does_not_overrule_another_program_s_decision(two: Settings) -> None:
+def test_plan_does_not_overrule_another_program(two: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(two, SystemClock())
     plans = work.plan(StartAt.EARLIEST, None)
     stage_store(two).create(owner_path("shop.x"), b'{"version":1,"owner":"b"}')
     with pytest.raises(UsageError, match=r"another program has decided .* 'shop\.x'"):
         work.write(plans)
+    monkeypatch.setattr(FsspecStore, "create", FsspecStore.write)
+    with pytest.raises(StoreError, match="ignores conditional writes"):
+        Work(two, SystemClock()).write(plans)
     assert list(stage_store(two).list("done/")) == []
 
 
@@ -125,8 +159,9 @@ def test_accepted_rollback_of_a_shared_topic_decides_its_owner_first(
     assert [json.loads(owner or b"")["owner"] for owner in owners] == ["a"]
 
 
-def test_rewind_names_records_that_only_another_table_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main table may once have been a route's, whose position is that of its own last record."""
+@pytest.fixture
+def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staging:
+    """A chain of [0, 30) that Kafka has, and that the main table has up to 10."""
     staging = Staging.below(tmp_path)
     for start in (0, 10, 20):
         staging.flush(0, start, start + 10)
@@ -136,14 +171,46 @@ def test_rewind_names_records_that_only_another_table_has(tmp_path: Path, monkey
     )
     monkeypatch.setattr(kafka.KafkaView, "topic_ids", lambda _view, topics: dict.fromkeys(topics))
     commit(staging.store(staging.table), 0, PROTOCOL, METADATA, txn("orders-0", 9))
+    return staging
+
+
+def test_rewind_names_records_that_only_another_table_has(orders: Staging) -> None:
+    """The main table may once have been a route's, whose position is that of its own last record."""
 
     def notes(to: int, **more: bool) -> str:
-        return " ".join(Work(settings_for(staging), SystemClock()).plan_rewind("orders", 0, Position(to), **more).notes)
+        return " ".join(Work(settings_for(orders), SystemClock()).plan_rewind("orders", 0, Position(to), **more).notes)
 
     assert "another table" not in notes(10)
-    commit(staging.store(staging.dead_letters), 0, PROTOCOL, METADATA, txn("orders-0", 19))
+    commit(orders.store(orders.dead_letters), 0, PROTOCOL, METADATA, txn("orders-0", 19))
     assert "another table of the stream has records of [10, 20) that the main table lacks" in notes(10)
     assert "stage-writer replay" in notes(10)
     assert "--from 10 --to 20" in notes(10)
     assert "has records of [10, 20)" in notes(0, below_table=True)
     assert "another table" not in notes(20)
+    ids = DeferredIds.for_table(TxnIds("orders", several_topics=False), orders.source(0), orders.dead_letters)
+    deferred = ids.written(span(0, 10))
+    commit(orders.store(orders.table), 1, *(txn(name, last) for name, last in deferred.items()))
+    assert "another table of the stream lacks records of [0, 10)" in notes(0, below_table=True)
+
+
+def test_held_partition_is_rewound_to_its_table_s_position_at_most(orders: Staging) -> None:
+    """A marker that overlaps the table's position begins below it."""
+    (plan,) = Work(settings_for(orders), SystemClock()).plan_rewinds({orders.source(0): Position(0)})
+    assert plan.position == 10
+
+
+def test_new_chain_begins_after_what_the_former_stream_s_loader_has_loaded(orders: Staging) -> None:
+    """That loader may still run: its lease is waited for, and what it has added counts."""
+    grant = Grant("loader-1", frozenset({"orders"}), 0.01, Epoch(1), {})
+    record = LeaseRecord("loader-1", released=False, lease_s=0.01, created_ms=0, grants=(grant,))
+    orders.store(orders.stage_url).create(epoch_path(Epoch(1)), record.to_bytes())
+    settings = settings_for(orders, {"app_id": "renamed"})
+
+    def restart(say: Callable[[str], None] = lambda _line: None) -> Position:
+        (plan,) = Work(settings, SystemClock()).plan_restart("orders", None, give_up=False, say=say)
+        return required(instance(Restart, plan).chain_origin).position
+
+    assert restart(lambda _line: commit(orders.store(orders.table), 1, txn("orders-0", 19))) == 20
+    commit(orders.store(orders.dead_letters), 0, PROTOCOL, METADATA, txn("orders-0", 29))
+    with pytest.raises(UsageError, match="a load was interrupted between the two"):
+        restart()

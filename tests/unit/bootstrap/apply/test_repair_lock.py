@@ -121,10 +121,11 @@ def test_rewind_holds_when_requests_of_an_earlier_one_arrive_again(store: Fsspec
 
 def test_late_origin_of_a_repair_that_was_taken_over_does_not_win(store: FsspecStore) -> None:
     """Its request may arrive after everything that its successor has done."""
-    put(store, *chain_of(10, 20, 30))
+    put(store, *chain_of(10, 20, 30, 40))
     first = Twice(store.url, is_late=True)
     with pytest.raises(StoreError, match="no answer"):
         Operator(first, "ann", 20).act()
+    assert len(stage.staged_markers(store, ORDERS)) == 3, "none is put aside before its origin is recorded"
     Operator(store, "bob", 0, take_over=1).act()
     for request in first.late:
         request()

@@ -479,6 +479,7 @@ REWOUND: dict[str, tuple[PartitionState, int, tuple[int, list[int], Span | None]
     "to before the chain": (state([by_hand(41), flush(42, 50, 41)]), 20, (20, [42, 41], span(19, 20))),
     "to the place of a lost marker": (state(THIRTY[2:]), 15, (10, [20], span(9, 10))),
     "to an unreadable marker": (state([*chain_of(0, 10), broken(10), flush(20, 30, 10)]), 10, (10, [20, 10], None)),
+    "to behind the last marker, an unreadable one": (state([*chain_of(0, 10), broken(10)]), 25, (10, [10], None)),
     "to the only marker, an unreadable one": (state([broken(10)]), 10, (10, [10], span(9, 10))),
 }
 
