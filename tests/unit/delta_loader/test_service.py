@@ -22,7 +22,7 @@ from common.stage.undeclared import UndeclaredFields
 from common.tables.state import TableState
 from common.tables.urls import comparable
 from delta_loader.load.committer import CONFLICTS_TO_FAILURE, SECONDS_TO_FAILURE
-from delta_loader.load.load_stats import FailureNotes, UnfinishedStreams
+from delta_loader.load.load_stats import STUCK_S, FailureNotes, UnfinishedStreams
 from delta_loader.plan.held import MainTable, missing_file
 from delta_loader.plan.held import held as held_by_plan
 from delta_loader.plan.plan import MissingOrigin
@@ -150,10 +150,15 @@ def test_last_failure_is_reported_until_a_load_succeeds(staging: Staging) -> Non
     tables = MemoryDeltaTables()
 
     class Broken(MemoryDeltaTables):
-        def commit(self, commit: TableCommit) -> CommitOutcome:
-            raise TableError(f"the log of {commit.target.url} is torn", "put it back")
+        problem = "is away"
 
-    (report,) = loader_for(staging, Broken()).run_pass()
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            raise TableError(f"the log of {commit.target.url} {self.problem}", "put it back")
+
+    broken = loader_for(staging, Broken())
+    broken.run_pass()
+    Broken.problem = "is torn"
+    (report,) = broken.run_pass()
     assert report.exit_code == ExitCode.FAILED
     status = status_of(staging)
     assert "is torn" in required(status.last_failure).problem
@@ -624,6 +629,19 @@ def test_long_load_is_reported_after_growing_pauses() -> None:
             streams.report_long_turns()
         reported_s += [clock.now_s - began_s for entry in logs if entry["event"] == "load still running"]
     assert reported_s == [30, 90, 210, 450, 930]
+
+
+def test_turn_hangs_once_it_has_made_no_progress_for_long() -> None:
+    clock = HandClock()
+    streams = UnfinishedStreams(clock, structlog.get_logger(), Metrics())
+    report = streams.begin("orders")
+    clock.now_s += STUCK_S
+    report.stepped()
+    streams.report_long_turns()
+    clock.now_s += STUCK_S
+    assert list(streams.stuck) == []
+    clock.now_s += 1
+    assert list(streams.stuck) == ["stream orders has made no progress for 901 s"]
 
 
 def test_successful_and_failed_loads_are_counted(staging: Staging) -> None:

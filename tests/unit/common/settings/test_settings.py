@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping
 from importlib import import_module
 from inspect import getsource
@@ -157,6 +158,7 @@ def test_on_marker_loader_keeps_markers_for_minutes_by_default() -> None:
         parse(with_section(loader={"schedule": "on_marker"}))
     with pytest.raises(ConfigError, match=r"loader.clean_up"):
         parse(with_section(loader={"clean_up": "on-marker"}))
+    assert parse(with_section(loader={"clean_up": False})).loader.clean_up == "off", "what YAML makes of off"
 
 
 def test_control_topic_needs_an_on_marker_loader_and_a_topic_of_its_own() -> None:
@@ -192,7 +194,10 @@ def test_start_positions_name_topics_of_the_stream() -> None:
     assert parse(with_stream(topics=["^ord"], start={"ordres": {0: 5}}))
 
 
-def test_start_is_a_word_a_timestamp_or_positions() -> None:
+def test_start_is_a_word_a_timestamp_or_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+
     def start(value: object) -> object:
         return parse(with_stream(start=value)).streams[0].start
 
@@ -203,9 +208,12 @@ def test_start_is_a_word_a_timestamp_or_positions() -> None:
     assert parse(MINIMAL.replace("columns:", "start: 2026-03-01, columns:")).streams[0].start == FromTimestamp(
         1_772_323_200_000
     )
-    offsets = instance(FromOffsets, start({"orders": {0: 120}, 1: 340}))
+    monkeypatch.undo()
+    time.tzset()
+    offsets = instance(FromOffsets, start({"orders": {0: 120}, 0: 7, 1: 340}))
     assert offsets.position(Topic("orders"), Partition(0)) == 120
-    assert offsets.position(Topic("other"), Partition(0)) is None
+    assert offsets.position(Topic("other"), Partition(0)) == 7
+    assert offsets.position(Topic("other"), Partition(2)) is None
     assert offsets.position(Topic("other"), Partition(1)) == 340
 
 
@@ -514,6 +522,17 @@ WRONG = {
     "an invalid hour in a cron line": (
         with_section(loader={"schedule": "0 25 * * *"}),
         ["loader.schedule: '0 25 * * *' is not a cron line: the hour cannot be '25'"],
+    ),
+    "values out of their bounds": (
+        with_section(
+            writer={"http": "127.0.0.1:65536"}, loader={"schedule": "0s", "marker_retention": -1, "max_bytes": -1}
+        ),
+        [
+            "writer.http: '127.0.0.1:65536' is not an address",
+            "loader.schedule: '0s' is not a schedule",
+            "loader.marker_retention: -1 is not a duration",
+            "loader.max_bytes: -1 is not a size",
+        ],
     ),
     "a clean-up cron line without a valid day": (
         with_section(loader={"clean_up": "0 0 30 2 *"}),

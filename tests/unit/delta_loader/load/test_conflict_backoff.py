@@ -49,7 +49,7 @@ def test_successful_commit_resets_the_count(patience: ConflictBackoff, clock: Id
         patience.wait(never)
     clock.sleep_s(2 * SECONDS_TO_FAILURE)
     patience.reset()
-    assert all(patience.wait(never) for _ in range(CONFLICTS_TO_FAILURE))
+    assert all(patience.wait(never) for _ in range(CONFLICTS_TO_FAILURE + 1))
 
 
 def test_requested_stop_ends_the_wait(patience: ConflictBackoff, clock: IdleClock) -> None:
