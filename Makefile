@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: nightly sweeps mutants backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services images images-check check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz warm spark-archive
+.PHONY: nightly sweeps mutants backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services images images-check check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz warm java-archives
 SHELL := /bin/sh
 
 VENV := .venv
@@ -88,8 +88,9 @@ warm: setup
 	@$(KEEP_BYTECODE) $(BIN)/pytest $(TESTS) --collect-only -qq >/dev/null 2>&1 || true
 	@$(KEEP_BYTECODE) $(BIN)/python -c 'import devservices.moto_server' || true
 
-spark-archive: setup
+java-archives: setup
 	@$(KEEP_BYTECODE) $(BIN)/python -c 'from tests.spark_archive import use_spark_archive; use_spark_archive()' || true
+	@$(KEEP_BYTECODE) $(BIN)/python -c 'from devservices.kafka import keep_parsed_classes; keep_parsed_classes()' || true
 
 unit: setup ## the tests that need no server, within a minute, with a few examples per property
 	$(KEEP_BYTECODE) PROPERTIES=few $(BIN)/pytest tests/unit tests/property tests/architecture --numprocesses 3 --dist loadfile
@@ -167,7 +168,7 @@ foreign: setup ## the loader while other programs OPTIMIZE, MERGE, DELETE and AL
 	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)
 
 test: setup ## all checks, and all tests except the sweeps, in WORKERS=4 processes with a broker each, and Spark in half of them
-	@$(MAKE) --jobs=3 --no-print-directory check warm spark-archive
+	@$(MAKE) --jobs=3 --no-print-directory check warm java-archives
 	$(KEEP_BYTECODE) $(BIN)/pytest $(TESTS) --numprocesses $(WORKERS) --dist loadfile --junitxml=build/tests.xml
 
 format: setup ## format the code (ruff format)

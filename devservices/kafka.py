@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from common.downloads import cache_folder, ensure_jars, read_lock
@@ -33,6 +33,7 @@ _OPTIONS = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
 )  # fmt: skip
 _BOOTSTRAP = "bootstrap.checkpoint"
+_CLASSES = "classes.jsa"
 _READY_TIMEOUT_S = 300
 _ANSWER_TIMEOUT_S = 20
 _STOP_TIMEOUT_S = 30
@@ -79,7 +80,7 @@ class Broker:
     def start(self) -> processes.Child:
         """Start the broker without waiting until it is ready."""
         wait_until_closed(self.port)
-        options = (*_OPTIONS, *self.java)
+        options = (*_OPTIONS, *_parsed_classes(), *self.java)
         command = [java(), *options, "-cp", _class_path(), "kafka.Kafka", str(self.folder / "server.properties")]
         self.child = processes.start(command, self.folder / "broker.log", folder=self.folder)
         return self.child
@@ -233,7 +234,7 @@ def _bootstrap_records() -> Path:
 
     The tool needs a JVM of its own, so it runs once for each version of the jar lock.
     """
-    cached = cache_folder() / "built" / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16] / _BOOTSTRAP
+    cached = _built() / _BOOTSTRAP
     if not cached.exists():
         cached.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
@@ -257,6 +258,43 @@ def _bootstrap_records() -> Path:
                 raise processes.ServiceError(msg)
             (data / _BOOTSTRAP).replace(cached)
     return cached
+
+
+def _built() -> Path:
+    """What is made once for each version of the jar lock."""
+    return cache_folder() / "built" / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
+
+
+def _parsed_classes() -> Sequence[str]:
+    """Java's option for a broker's classes as they were parsed once: half of what a start costs.
+
+    Java looks whether they fit, and does without them where they do not.
+    """
+    archive = _built() / _CLASSES
+    return [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
+
+
+def keep_parsed_classes() -> None:
+    """Have later brokers start with the classes that a broker parses here, unless one did; other Javas do without."""
+    archive = _built() / _CLASSES
+    if archive.exists():
+        return
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+        made = Path(folder) / _CLASSES
+        options = KafkaOptions(java=[f"-XX:ArchiveClassesAtExit={made}"])
+        with running_kafka(options, Path(folder) / "kafka") as cluster:
+            topic = cluster.create_topic("any")
+            client = {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}
+            producer = Producer({**client, "transactional.id": "any"})
+            producer.init_transactions(_ADMIN_TIMEOUT_S)
+            producer.begin_transaction()
+            producer.produce(topic, b"any")
+            producer.commit_transaction(_ADMIN_TIMEOUT_S)
+            for broker in cluster.brokers:
+                if broker.child is not None:
+                    broker.child.stop()  # and not as `Broker.stop`, which kills a broker that is slow to end
+        made.replace(archive)
 
 
 def _new_id() -> str:
