@@ -16,7 +16,7 @@ from typing import TypeVar, assert_never
 
 from bootstrap.accepting import Accepting, require_whole
 from bootstrap.apply import stage as staging
-from bootstrap.apply.kafka import KafkaView
+from bootstrap.apply.kafka import KafkaView, with_chain
 from bootstrap.apply.loaders import (
     require_loaded_alike,
     require_no_load_begun,
@@ -27,7 +27,6 @@ from bootstrap.apply.loaders import (
 from bootstrap.apply.partition_state import partition_state, require_even
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.apply.tables import TableStates
-from bootstrap.merged import ends_of, require_plain, with_chain
 from bootstrap.plans.accept import AcceptPlan
 from bootstrap.plans.plan import StreamPlan, check_known, plan_partition
 from bootstrap.plans.repair import RewindPlan, SkipPlan, loaded_ahead, plan_rewind, with_tables_ahead
@@ -114,7 +113,7 @@ class Work:
         return len(made) + len(beginnings)
 
     def _plan_stream(self, kafka: KafkaView, stream: Stream, source: PositionSource) -> StreamPlan:
-        require_plain(stream, "bootstrap plan")
+        _require_plain(stream, "bootstrap plan")
         partitions = kafka.partitions(stream)
         ends = kafka.ends(partitions)
         table = self._tables.main(stream)
@@ -260,9 +259,7 @@ class Work:
             if partition is not None and TopicPartition(Topic(topic), Partition(partition)) not in known:
                 msg = f"the topic {topic!r} has no partition {partition}"
                 raise UsageError(msg, f"use one of 0 to {known[-1].partition}")
-            ends = ends_of(
-                kafka, [known_partition for known_partition in known if partition in (None, known_partition.partition)]
-            )
+            ends = kafka.ends([chain for chain in known if partition in (None, chain.partition)])
             topic_id = ids_together(Topic(topic), kafka.topic_ids(topics_of(topic)))
         table = self._tables.main(stream)
         return tuple(
@@ -301,7 +298,7 @@ class Work:
     ) -> tuple[Accepting, tuple[AcceptPlan, ...]]:
         """Plan the resolution for a stream whose tables were rolled back; with ``do_it``, carry it out."""
         (stream,) = self._streams(app_id)
-        require_plain(stream, "bootstrap accept")
+        _require_plain(stream, "bootstrap accept")
         with closing(KafkaView(self._settings, self._owners.require)) as kafka:
             ends = kafka.ends(kafka.partitions(stream))
             topic_ids = kafka.topic_ids(partition.topic for partition in ends)
@@ -353,6 +350,16 @@ class Work:
             identity_of=partial(self._tables.identity, stream, table),
             repairs=repairs,
         )
+
+
+def _require_plain(stream: Stream, command: str) -> None:
+    """Raise UsageError for a stream whose topology may join its topics: positions of each alone do not name its chains.
+
+    Such a chain continues only from where each topic's position is known: the end of one of its markers, or its origin.
+    """
+    if stream.may_merge:
+        msg = f"{command} works topic by topic, but the topology of {stream.app_id!r} may read several together"
+        raise UsageError(msg, "set streams[].start before its first writer starts")
 
 
 def _from_group(committed: Mapping[TopicPartition, Position], stream: Stream, name: str) -> Requested:

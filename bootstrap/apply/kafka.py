@@ -10,7 +10,7 @@ from common.errors import UsageError
 from common.kafka.reader import KafkaReader
 from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.merged import kafka_topic
+from common.stage.merged import InputEnd, inputs_of, is_merged, kafka_topic, merged_position
 
 TIMEOUT_S = 10.0
 _GROUP = "kafka-delta-express-bootstrap"
@@ -66,8 +66,19 @@ class KafkaView:
         ids = self._reader.topic_ids(set(names.values()))
         return {topic: ids.get(of_kafka) for topic, of_kafka in names.items()}
 
-    def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
-        return {partition: Ends(*self._reader.ends(partition)) for partition in partitions}
+    def ends(self, chains: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
+        """The ends of chains; of one of several topics, with the position in each of them."""
+        return {chain: self._ends(chain) for chain in chains}
+
+    def _ends(self, chain: TopicPartition) -> Ends:
+        if not is_merged(chain.topic):
+            return Ends(*self._reader.ends(chain))
+        ends = {partition: self._reader.ends(partition) for partition in inputs_of(chain)}
+        low, high = (
+            merged_position(InputEnd(partition, position[end]) for partition, position in ends.items())
+            for end in range(2)
+        )
+        return Ends(low, high)
 
     def positions_at(self, ends: Mapping[TopicPartition, Ends], timestamp_ms: int) -> dict[TopicPartition, Position]:
         """The first record at or after a time; the partition's end where there is none."""
@@ -78,3 +89,13 @@ class KafkaView:
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
         """The group's committed positions; partitions without a commit are left out."""
         return self._reader.committed(partitions, self._group)
+
+
+def with_chain(partitions: Sequence[TopicPartition], topic: str) -> list[TopicPartition]:
+    """The partitions of a topic, or of the chain of several topics, that exist in Kafka for all of them.
+
+    Only the writers know which topics a topology joins. To name a chain, name its topics.
+    """
+    there = set(partitions)
+    chains = {TopicPartition(Topic(topic), partition.partition) for partition in partitions}
+    return sorted(chain for chain in chains if there.issuperset(inputs_of(chain) if is_merged(topic) else [chain]))

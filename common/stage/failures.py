@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from common.errors import ExitCode, KafkaDeltaExpressError
+from common.errors import ExitCode
 from common.ports import ObjectStore
-from common.stage.stored import read_object
+from common.stage.stored import read_if_readable
 from common.stored_types import StoredForm
 
 FAILURES = "failures"
@@ -32,11 +32,6 @@ class LastFailure:
     def to_bytes(self) -> bytes:
         return _FORM.to_bytes(self, indent=2)
 
-    @classmethod
-    def from_bytes(cls, path: str, data: bytes) -> LastFailure:
-        """The inverse. Raises MarkerError, which names the object."""
-        return read_object(_FORM, path, data, "delete it: the next load of the stream writes it again where it fails")
-
 
 _FORM = StoredForm(LastFailure)
 
@@ -48,10 +43,4 @@ def failure_path(app_id: str) -> str:
 def last_failure(store: ObjectStore, app_id: str) -> LastFailure | None:
     """Why the last load failed; None if it did not, or if the note cannot be read (rule 1). Raises StoreError."""
     path = failure_path(app_id)
-    data = store.read(path)
-    if data is None:
-        return None
-    try:
-        return LastFailure.from_bytes(path, data)
-    except KafkaDeltaExpressError:
-        return None
+    return read_if_readable(_FORM, path, store.read(path))

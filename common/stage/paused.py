@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote
 
-from common.errors import MarkerError
 from common.ports import AlreadyExists, ObjectStore
 from common.remedies import CONFIG, quoted
 from common.sizes import time_text
-from common.stage.stored import read_object
+from common.stage.stored import read_if_readable
 from common.stored_types import StoredForm
 
 FOLDER = "paused"
@@ -78,11 +77,10 @@ def pause_of(store: ObjectStore, part: StreamPart, app_id: str) -> Pause | None:
     data = store.read(path)
     if data is None:
         return None
-    try:
-        stored = read_object(_FORM, path, data, "delete it to end the pause")
-    except MarkerError:
-        return Pause(app_id, part, None)
-    return Pause(app_id, part, stored.since_ms, stored.by, stored.reason)
+    stored = read_if_readable(_FORM, path, data)
+    return (
+        Pause(app_id, part, None) if stored is None else Pause(app_id, part, stored.since_ms, stored.by, stored.reason)
+    )
 
 
 def pause(store: ObjectStore, wanted: Pause) -> Pause:

@@ -20,11 +20,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from common.errors import MarkerError, UsageError
+from common.errors import UsageError
 from common.ports import ObjectStore
 from common.sizes import time_text
 from common.spans import TopicPartition
-from common.stage.stored import read_object
+from common.stage.stored import read_if_readable
 from common.stored_types import StoredForm
 
 REPAIR = "repair"
@@ -47,10 +47,7 @@ class RepairEntry:
     @classmethod
     def from_bytes(cls, data: bytes) -> RepairEntry | None:
         """The inverse; None for content that this program cannot read."""
-        try:
-            return read_object(_FORM, "a turn", data, "use the release that wrote it")
-        except MarkerError:
-            return None
+        return read_if_readable(_FORM, "a turn", data)
 
     def __str__(self) -> str:
         return f"`{self.work}` by {self.author}, begun at {time_text(self.began_ms)}"

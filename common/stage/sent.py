@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote
 
-from common.errors import MarkerError
 from common.ports import ObjectStore
 from common.spans import TopicPartition
-from common.stage.stored import Count, StoredPosition, read_object
+from common.stage.stored import Count, StoredPosition, read_if_readable
 from common.stored_types import StoredForm, with_partition
 
 SENT = "sent"
@@ -44,13 +43,8 @@ def sent_path(app_id: str) -> str:
 
 def read_sent(store: ObjectStore, app_id: str) -> dict[TopicPartition, SentTo]:
     """The recorded positions, by Kafka partition. Raises StoreError."""
-    path = sent_path(app_id)
-    data = store.read(path)
-    try:
-        sent = () if data is None else read_object(_FORM, path, data, "delete it: it is written again").partitions
-    except MarkerError:
-        return {}
-    return {each.partition: each for each in sent}
+    sent = read_if_readable(_FORM, sent_path(app_id), store.read(sent_path(app_id)))
+    return {} if sent is None else {each.partition: each for each in sent.partitions}
 
 
 def write_sent(store: ObjectStore, app_id: str, sent: Iterable[SentTo]) -> None:

@@ -83,6 +83,14 @@ def read_object(form: StoredForm[_Value], what: str, data: bytes, remedy: str) -
         return form.from_bytes(data)
 
 
+def read_if_readable(form: StoredForm[_Value], what: str, data: bytes | None) -> _Value | None:
+    """The value that an object stores; None without an object, and for one that cannot be read."""
+    try:
+        return None if data is None else read_object(form, what, data, "")
+    except MarkerError:
+        return None
+
+
 def beyond_bounds(data: bytes) -> str | None:
     """Which limit an object's JSON exceeds, as the end of a sentence about it; None where it may be read (rule 3)."""
     if len(data) > MOST_BYTES:

@@ -21,9 +21,10 @@ from common.kafka.reader import KafkaReader
 from common.ports import ObjectStore
 from common.settings import Settings, StartAt
 from common.settings.stores import stage_store
-from common.spans import Position, TopicPartition
+from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.leases import Epoch, Grant, LeaseRecord, epoch_path
 from common.stage.loading import LoadNote, loading_path
+from common.stage.merged import inputs_at
 from common.stage.topic_owners import owner_path
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
@@ -214,3 +215,17 @@ def test_new_chain_begins_after_what_the_former_stream_s_loader_has_loaded(order
     commit(orders.store(orders.dead_letters), 0, PROTOCOL, METADATA, txn("orders-0", 29))
     with pytest.raises(UsageError, match="a load was interrupted between the two"):
         restart()
+
+
+def test_ends_of_a_chain_of_several_topics_have_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = {"orders": (Position(3), Position(10)), "payments": (Position(4), Position(20))}
+    monkeypatch.setattr(KafkaReader, "ends", lambda _reader, partition: ends[partition.topic])
+    view = kafka.KafkaView(settings_of({"topics": ["orders", "payments"]}), lambda _topics: None)
+    orders, both = (TopicPartition(Topic(name), Partition(0)) for name in ("orders", "orders+payments"))
+    (alone, together) = view.ends([orders, both]).values()
+    assert (alone, together) == (Ends(Position(3), Position(10)), Ends(Position(7), Position(30)))
+    assert [[end.position for end in inputs_at(position)] for position in (together.low, together.high)] == [
+        [3, 4],
+        [10, 20],
+    ]
+    view.close()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bootstrap.merged import with_chain
+from bootstrap.apply.kafka import with_chain
 from common.errors import MarkerError
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, newest_paths, origin_from_bytes, origin_path, origin_to_bytes

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from bootstrap.merged import with_chain
+from bootstrap.apply.kafka import with_chain
 from bootstrap.plans.repair import plan_rewind, plan_skip
 from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
 from common.errors import ConfigError, MarkerError, UsageError
