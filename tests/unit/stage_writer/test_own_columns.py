@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from common.clock import SystemClock
 from common.errors import ConfigError
 from common.protoc import compile_protobuf
-from common.schema import StructType, schema_from_json, to_ddl
+from common.schema import schema_from_json, to_ddl
 from common.schema.evolution import NO_COLUMNS
 from common.schema.protobuf import find_message
 from common.settings import Stream
@@ -26,20 +26,19 @@ from common.stage.appeared_routes import agree_on, appeared, with_appeared_of
 from common.stage.versions import latest
 from common.storage.store import FsspecStore
 from devservices.schema_registry import Registry, running_registry
-from stage_writer.convert_by_table import TablesConverter, converter_of
-from stage_writer.decode.batch import MessageBatch, headers_column
-from stage_writer.decode.envelopes.framing import SchemaWait
+from stage_writer.convert_by_table import TablesConverter
+from stage_writer.decode.batch import headers_column
+from stage_writer.decode.envelopes.framing import SchemaTypes, SchemaWait
 from stage_writer.fetch.schema_registry import SchemaRegistry
-from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.sample import StreamSample
 from stage_writer.schemas import Schemas
 from stage_writer.stage.gaining import gain_columns
 from stage_writer.stage.staging import ObjectStage
 from stage_writer.table_group import TableGroup
-from tests.fakes.answering import route_registry, schema_registry
+from tests.fakes.answering import schema_registry
+from tests.fakes.converting import ConvertingWriter
 from tests.fakes.group import InTurn
-from tests.fakes.native import native_decoders
 from tests.fakes.streams import batch_of, stream_of
 
 ROUTE = "regexp_extract(_cdc.source, '[^.]+$')"
@@ -50,57 +49,11 @@ def own(**settings: object) -> Stream:
     return stream_of(**{"route": ROUTE, "route_table": "/by/{route}", "route_columns": "own", **MERGED, **settings})
 
 
-class Writer:
-    """A writer's converter, and its published columns and keys in the stage."""
-
+class Writer(ConvertingWriter):
     def __init__(
-        self,
-        store: FsspecStore,
-        schemas: SchemaRegistry | None = None,
-        *,
-        file: bytes | None = None,
-        **settings: object,
+        self, store: FsspecStore, schemas: SchemaTypes | None = None, *, file: bytes | None = None, **settings: object
     ) -> None:
-        self.store = store
-        self.stream = with_appeared_of(own(**settings), store)  # as its command reads the settings
-        routes = route_registry(self.stream, lambda: store)
-        inputs = RecordInputs(
-            schemas, native_decoder=native_decoders()[-1], schema_file=file, compile_protobuf=compile_protobuf
-        )
-        converter = converter_of(self.stream, inputs, appearing=routes)
-        assert isinstance(converter, TablesConverter)
-        self.converter = converter
-        self.gained = NO_COLUMNS
-
-    def once(self, batch: MessageBatch) -> StagedRows:
-        assert self.converter.waits(batch) is None
-        ((_, staged),) = (each for part in self.converter.slices([batch]) for each in part)
-        return staged
-
-    def agree(self, offered: StructType) -> bool:
-        evolved = gain_columns(
-            self.store, lambda _: self.store, SystemClock(), self.converter.stream, {"done/orders/3/1.done": offered}
-        )
-        is_new = evolved.columns != self.gained
-        self.gained = evolved.columns
-        self.converter = self.converter.at(self.gained)
-        return is_new
-
-    def convert(
-        self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None],
-        headers: Sequence[list[tuple[str, bytes | None]] | None] | None = None,
-    ) -> StagedRows:
-        """As the loop does: a batch that offers fields is converted again once they are published."""
-        batch = batch_of(values, keys=keys)
-        if headers is not None:
-            assert self.converter.needs_headers
-            batch = replace(batch, headers=headers_column(headers))
-        staged = self.once(batch)
-        while staged.offered.fields and self.agree(staged.offered):
-            staged = self.once(batch)
-        return staged
+        super().__init__(store, own(**settings), schemas, file=file)
 
 
 def tables(staged: StagedRows) -> dict[str, list[dict[str, object]]]:

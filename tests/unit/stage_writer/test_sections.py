@@ -1,30 +1,21 @@
 """Sections of `routes` with columns of their own that gain more, are merged, or stand next to tables that appear."""
 
-import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import structlog
 from google.protobuf.message_factory import GetMessageClass
 
-from common.clock import SystemClock
 from common.protoc import compile_protobuf
-from common.schema import StructType, schema_from_json, to_ddl
-from common.schema.evolution import NO_COLUMNS
+from common.schema import schema_from_json, to_ddl
 from common.schema.protobuf import find_message
 from common.settings.own_columns import columns_at
-from common.stage.appeared_routes import with_appeared_of
 from common.stage.versions import latest
 from common.storage.store import FsspecStore
-from stage_writer.convert_by_table import TablesConverter, converter_of
-from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
-from stage_writer.stage.gaining import gain_columns
-from stage_writer.stage.route_registry import RouteRegistry
-from tests.fakes.native import native_decoders
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.converting import ConvertingWriter
+from tests.fakes.streams import stream_of
 
 CLICK = {"table": "/tables/clicks", "columns": "id STRING, at STRING"}
 VIEW = {"table": "/tables/views", "columns": "page STRING"}
@@ -43,38 +34,9 @@ MERGED: dict[str, Any] = {
 }
 
 
-class Writer:
-    """A writer's converter, and its published columns in the stage."""
-
+class Writer(ConvertingWriter):
     def __init__(self, store: FsspecStore, *, file: bytes | None = None, **settings: object) -> None:
-        self.store = store
-        stream = with_appeared_of(stream_of(**settings), store)
-        routes = None
-        if stream.routing.route_table is not None:
-            routes = RouteRegistry(stream, lambda: store, SystemClock(), structlog.get_logger())
-        inputs = RecordInputs(native_decoder=native_decoders()[-1], schema_file=file, compile_protobuf=compile_protobuf)
-        converter = converter_of(stream, inputs, appearing=routes)
-        assert isinstance(converter, TablesConverter)
-        published = latest(store, stream.app_id, by_route=stream.gains_by_table)
-        self.gained: StructType = NO_COLUMNS if published is None else published.columns
-        self.converter = converter.at(self.gained)
-        self.rounds = 0
-
-    def convert(self, values: Sequence[object], keys: Sequence[bytes | None] | None = None) -> StagedRows:
-        """As the loop does: a batch that offers fields is converted again once they are published."""
-        sent = [value if value is None or isinstance(value, bytes) else json.dumps(value).encode() for value in values]
-        batch = batch_of(sent, keys=keys)
-        while True:
-            assert self.converter.waits(batch) is None
-            ((_, staged),) = (each for part in self.converter.slices([batch]) for each in part)
-            before, self.rounds = self.gained, self.rounds + 1
-            if staged.offered.fields:
-                offers = {"done/orders/3/1.done": staged.offered}
-                stream = self.converter.stream
-                self.gained = gain_columns(self.store, lambda _: self.store, SystemClock(), stream, offers).columns
-            if self.gained == before:
-                return staged
-            self.converter = self.converter.at(self.gained)
+        super().__init__(store, stream_of(**settings), file=file)
 
 
 def rows(staged: StagedRows) -> dict[str, list[dict[str, object]]]:
