@@ -1,24 +1,26 @@
-"""The conversion of a stream whose tables have different columns: declared ones, or those of their own records.
+"""The conversion of a stream whose tables have different columns: declared ones, or those of their records.
 
-    fields that expressions name ─► where ─► route ─► expect ─► for each table: its messages, as a stream of its own
+    fields that expressions name ─► where ─► route ─► expect ─► for each group of tables: its messages ─► rows
          └─ rejects                  └──────────┴─────────┴──────────────────────┴─► the dead-letter table's rows
 
 Rules:
 
-1. The stream's `columns` say what `where`, `route` and `expect` see, and only the fields that these name are decoded
-   for them: the rest of a record has to match the columns of its own tables, and of no other one.
-2. The messages of a table are then decoded by its own columns, and go through its own settings. Tables with the same
-   columns and settings are converted together (stage_writer/table_group.py).
-3. A message that any of its tables refuses is refused as a whole, and further rows, over all tables, are counted.
-4. Where a message may have several rows, each table gets those that `where` has kept: by their numbers in the message,
-   which are the same by all columns. Where events are merged, an update may also delete an old row, by the keys of its
-   table, which are then those of all tables. With `route_columns: own` keys may differ, and `where` sees only what all
-   tables have: there it leaves out rows in each table again.
-5. Tables that appear with columns of their own (`route_columns: own`) are made when they have a first record: there may
-   be hundreds. The others are made at once, so that errors in their settings are found.
-6. Where tables explode, their rows are bounded together, as those of one table are (stage_writer/shape/slicing.py).
-   Their size is known before any is made; where it is too large, fewer messages at a time are converted again. A
-   message is refused, and makes its offers, before one of its rows is passed on.
+1. First the tables of each message are chosen (stage_writer/record_choice.py). For that only the fields are decoded
+   that `where`, `route` and `expect` name, as the stream's `columns` declare them. The rest of a record has to match
+   the columns of its tables alone.
+2. Then each table's messages are converted as those of a stream with this one table. Tables with the same columns and
+   settings are one group, and are converted together (stage_writer/table_group.py).
+3. A message that one of its tables refuses is in no table. Rows beyond the first one of a message, over all tables, are
+   counted.
+4. Where a message may have several rows, each table gets those that `where` has kept. They are known by their numbers
+   in the message, which do not depend on columns. Where events are merged, an update may add a row that deletes the
+   old key: then all tables have the same keys. With `route_columns: own` they may differ. There `where` sees only what
+   all tables have, and each table applies it again.
+5. With `route_columns: own` there may be hundreds of tables, and one is made when it has a first record. Other tables
+   are made at once, so that errors in their settings are found.
+6. Where tables explode, the rows of all of them are bounded together (stage_writer/shape/slicing.py). Their size is
+   known before they are made. Where it is too large, fewer messages at a time are converted again. A message is
+   refused, and makes its offers, before one of its rows is passed on.
 """
 
 from __future__ import annotations
@@ -93,10 +95,10 @@ class TablesConverter(StatelessConverter):
         """By their settings."""
         self._tables: dict[str, tuple[TableGroup, TableFormat]] = {}
         """By URL: those that have had rows, or are made at once (rule 5)."""
-        self._main, own = self._table(stream.table)
+        self._main, main_format = self._table(stream.table)
         for url in () if stream.record.has_own_columns else stream.row_tables:
             self._table(url)
-        self.formats = (own, dead_letters_format(stream))
+        self.formats = (main_format, dead_letters_format(stream))
         """The stream's main table, and the one for dead letters. The others appear with their rows."""
 
     @property
