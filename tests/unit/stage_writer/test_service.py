@@ -135,6 +135,14 @@ class World:
         for _ in range(number):
             self.writer.step(timeout_s)
 
+    def after(self, seconds: float, number: int = 8, timeout_s: float = 0.5) -> None:
+        self.clock.now_s += seconds
+        self.steps(number, timeout_s)
+
+    def restart(self, number: int = 8) -> None:
+        self.writer = self.new_writer()
+        self.steps(number)
+
     def chain(self, partition: TopicPartition = FIRST) -> list[tuple[int, int, str | None, int]]:
         """Each marker's start, end, topic id and generation."""
         markers = manifests(self.store, f"done/{partition.topic}/{partition.partition}")
@@ -188,8 +196,7 @@ def test_stream_facts_are_reported_at_startup_and_every_minute(tmp_path: Path) -
     world.steps(1, 0.0)
     assert stream_facts(world) == [StreamFact("orders", world.clock.wall_ms() - MARGIN_MS, {ORDERS: 1})]
     world.group.ends[SECOND] = 3  # added, and not assigned yet
-    world.clock.now_s += REPORT_EVERY_S
-    world.steps(1, 0.0)
+    world.after(REPORT_EVERY_S, 1, 0.0)
     assert [(fact.topics, fact.time_ms) for fact in stream_facts(world)] == [
         ({ORDERS: 2}, world.clock.wall_ms() - MARGIN_MS)
     ]
@@ -214,8 +221,7 @@ def test_idle_partitions_are_reported_every_minute(tmp_path: Path) -> None:
     world.steps(1, 0.0)
     assert idle_facts(world).keys() <= {0, 2}, "a partition with new records is not reported"
     world.steps(40)
-    world.clock.now_s += REPORT_EVERY_S
-    world.steps(40, 0.0)
+    world.after(REPORT_EVERY_S, 40, 0.0)
     facts = idle_facts(world)
     assert {partition: position for partition, (position, _) in facts.items()} == {0: 12, 1: 9, 2: 0}
     assert all(60 <= seconds < 62 for _, seconds in facts.values())
@@ -226,8 +232,7 @@ def test_partition_with_only_aborted_transactions_is_reported_without_a_chain(tm
     world = World(tmp_path, {FIRST: 12})
     world.group.holes = set(range(12))
     world.steps()
-    world.clock.now_s += REPORT_EVERY_S
-    world.steps()
+    world.after(REPORT_EVERY_S)
     assert world.chain() == []
     assert {partition: position for partition, (position, _) in idle_facts(world).items()} == {0: 0}
 
@@ -236,8 +241,7 @@ def test_recreated_topic_is_not_reported_as_idle(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps()
     world.group.ids[ORDERS] = "second"
-    world.clock.now_s += REPORT_EVERY_S
-    world.steps(4)
+    world.after(REPORT_EVERY_S, 4)
     assert idle_facts(world) == {}
 
 
@@ -252,8 +256,7 @@ def test_idle_partition_is_restaged_after_a_rewind(tmp_path: Path) -> None:
     world.store.delete([before])  # as a rewind to 0 does, after its copy
     world.steps(2)
     assert world.chain() == [], "the chain is not checked in every step"
-    world.clock.now_s += LOOK_AT_QUIET_S
-    world.steps(30)  # the writer has to hear from its group first
+    world.after(LOOK_AT_QUIET_S, 30)  # the writer has to hear from its group first
     assert world.chain() == [(0, 10, "first", 0)]
 
 
@@ -264,8 +267,7 @@ def test_partition_without_markers_notices_a_rewind_of_its_origin(tmp_path: Path
     write_origin(world, FIRST, ChainOrigin(Position(0)))
     world.steps(2)
     assert world.chain() == [], "the chain is not checked in every step"
-    world.clock.now_s += LOOK_AT_QUIET_S
-    world.steps(30)  # the writer has to hear from its group first
+    world.after(LOOK_AT_QUIET_S, 30)  # the writer has to hear from its group first
     assert world.chain() == [(0, 10, "first", 0)]
 
 
@@ -290,8 +292,7 @@ def test_idle_partition_keeps_its_position_if_its_chain_is_unreadable(
 
     with monkeypatch.context() as patched:
         patched.setattr(world.store, "read", fails)
-        world.clock.now_s += LOOK_AT_QUIET_S
-        world.steps(30)
+        world.after(LOOK_AT_QUIET_S, 30)
     world.group.ends[FIRST] = 20
     world.steps(30)
     assert world.spans() == [(0, 10), (10, 20)]
@@ -314,8 +315,7 @@ def test_suspended_process_claims_nothing_before_it_hears_from_its_group(tmp_pat
 def test_process_that_lost_its_partition_while_suspended_claims_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps(1)
-    world.clock.now_s += SESSION_S + 1
-    world.steps(2)
+    world.after(SESSION_S + 1, 2)
     world.writer.lost([FIRST])
     world.group.positions.clear()
     world.steps(60)
@@ -329,12 +329,10 @@ def test_partition_that_may_not_be_read_is_held_until_it_may(tmp_path: Path) -> 
     world.steps()
     held = world.writer.snapshot().held[FIRST]
     assert (held.reason, held.remedy, world.group.paused) == (NOT_ALLOWED, "allow it", {FIRST})
-    world.clock.now_s += CHECK_HELD_EVERY_S
-    world.steps()
+    world.after(CHECK_HELD_EVERY_S)
     assert world.writer.snapshot().held[FIRST] is held, "held without a retry while nothing has changed"
     world.group.denied = set()
-    world.clock.now_s += CHECK_HELD_EVERY_S
-    world.steps(40)
+    world.after(CHECK_HELD_EVERY_S, 40)
     assert (world.spans(), world.problems()) == ([(0, 10)], "")
 
 
@@ -356,8 +354,7 @@ def test_records_of_a_recreated_topic_are_never_claimed(
     assert world.spans() == [(0, 10)]
     assert "orders was deleted and created again" in world.problems()
     held = world.writer.snapshot().held[FIRST]
-    world.clock.now_s += CHECK_HELD_EVERY_S
-    world.steps(1)
+    world.after(CHECK_HELD_EVERY_S, 1)
     with monkeypatch.context() as patched:
         patched.setattr(StagedChains, "tail", lambda *_: pytest.fail("its chain is not read in every step"))
         world.steps(4)
@@ -365,8 +362,7 @@ def test_records_of_a_recreated_topic_are_never_claimed(
     assert world.group.paused == {FIRST}
     write_origin(world, FIRST, ChainOrigin(Position(0), 1, "second"))  # as `bootstrap restart` does
     world.store.delete([MarkerName(FIRST, Position(0)).path])
-    world.clock.now_s += CHECK_HELD_EVERY_S
-    world.steps(40)
+    world.after(CHECK_HELD_EVERY_S, 40)
     assert world.chain() == [(0, records, "second", 1)]
     assert world.problems() == ""
 
@@ -379,8 +375,7 @@ def test_new_chain_of_a_recreated_topic_may_start_where_the_old_one_ended(tmp_pa
     world.steps(4)
     write_origin(world, FIRST, ChainOrigin(Position(10), 1, "second"))
     world.store.delete([MarkerName(FIRST, Position(0)).path])
-    world.clock.now_s += CHECK_HELD_EVERY_S
-    world.steps(40)
+    world.after(CHECK_HELD_EVERY_S, 40)
     assert world.chain() == [(10, 25, "second", 1)]
 
 
@@ -389,8 +384,7 @@ def test_new_owner_reads_nothing_from_a_recreated_topic(tmp_path: Path) -> None:
     world.steps()
     world.group.ids[ORDERS] = "second"
     world.group.ends[FIRST] = 25
-    world.writer = world.new_writer()
-    world.steps()
+    world.restart()
     assert len(world.chain()) == 1
     assert "orders was deleted and created again" in world.problems()
     assert "→ load what is staged, and start a new chain with `bootstrap restart" in world.problems()
@@ -411,8 +405,7 @@ def test_marker_ahead_of_kafka_holds_its_partition_until_kafka_catches_up(
     for reached in (41, end):
         assert "out of range" in world.problems()
         world.group.ends[FIRST] = reached
-        world.clock.now_s += CHECK_HELD_EVERY_S
-        world.steps(40)
+        world.after(CHECK_HELD_EVERY_S, 40)
     assert world.problems() == ""
     world.store.delete([typed])
     assert world.spans() == staged
@@ -426,8 +419,7 @@ def test_marker_ahead_of_kafka_waits_for_a_repair_once_kafka_has_lost_its_positi
     world.steps()
     world.group.ends[FIRST] = 60
     monkeypatch.setattr(LonelyMember, "resolve", lambda *_: Position(50))
-    world.clock.now_s += CHECK_HELD_EVERY_S
-    world.steps()
+    world.after(CHECK_HELD_EVERY_S)
     assert "out of range" in world.problems()
 
 
@@ -442,11 +434,9 @@ def test_topic_shorter_than_its_chain_stays_held_after_it_grows(
     world.steps()
     world.group.ids[ORDERS] = "first"
     world.group.ends[FIRST] = 5
-    world.writer = world.new_writer()
-    world.steps()
+    world.restart()
     world.group.ends[FIRST] = 20
-    world.clock.now_s += CHECK_HELD_EVERY_S
-    world.steps(40)
+    world.after(CHECK_HELD_EVERY_S, 40)
     assert "out of range" in world.problems()
     assert world.spans() == [(0, 10)]
 
@@ -456,17 +446,14 @@ def test_lost_records_hold_their_partition_until_a_new_chain_starts(tmp_path: Pa
     world.steps()
     world.group.timestamp_ms = 2_000
     world.group.ends[FIRST] = 25
-    world.writer = world.new_writer()
-    world.steps()
-    world.clock.now_s += CHECK_HELD_EVERY_S
-    world.steps()
+    world.restart()
+    world.after(CHECK_HELD_EVERY_S)
     assert "records are lost" in world.problems()
     assert [held.reason for held in world.writer.snapshot().held.values()] == ["topic_truncated"]
     assert world.chain() == [(0, 10, "first", 0)]
     write_origin(world, FIRST, ChainOrigin(Position(5), 1, "first"))  # as `bootstrap restart --at 5` does
     world.store.delete([MarkerName(FIRST, Position(0)).path])
-    world.clock.now_s += CHECK_HELD_EVERY_S
-    world.steps(40)
+    world.after(CHECK_HELD_EVERY_S, 40)
     assert world.chain() == [(5, 25, "first", 1)]
     assert world.problems() == ""
 
@@ -483,8 +470,7 @@ def test_chain_keeps_its_topic_id_under_a_broker_without_topic_ids(tmp_path: Pat
     world.steps()
     world.group.ids[ORDERS] = None
     world.group.ends[FIRST] = 20
-    world.writer = world.new_writer()
-    world.steps()
+    world.restart()
     assert world.chain() == [(0, 10, "first", 0), (10, 20, "first", 0)]
 
 
@@ -513,8 +499,7 @@ def test_latest_starts_known_partitions_at_their_end_and_added_ones_at_the_first
     world.steps()
     assert (world.chain(FIRST), world.chain(SECOND)) == ([], [])
     world.group.ends |= {FIRST: 6, SECOND: 3, THIRD: 7}
-    world.writer = world.new_writer()
-    world.steps()
+    world.restart()
     begun = [world.spans(partition) for partition in (FIRST, SECOND, THIRD)]
     assert begun == [[(5, 6)], [(0, 3)], [(0, 7)]]
 
@@ -536,8 +521,7 @@ def test_latest_keeps_its_start_after_a_crash_between_two_origins(
     monkeypatch.setattr(world.store, "create", crashes_second)
     world.steps(1)
     assert len(made) == 2
-    world.writer = world.new_writer()
-    world.steps()
+    world.restart()
     world.group.ends |= {FIRST: 6, SECOND: 7}
     world.steps()
     begun = [world.spans(partition) for partition in (FIRST, SECOND)]
@@ -559,8 +543,7 @@ def test_partition_added_while_another_writer_starts_the_topic_is_staged_from_ze
 
     monkeypatch.setattr(LonelyMember, "end_positions", meanwhile)
     world.steps()
-    world.writer = world.new_writer()
-    world.steps()
+    world.restart()
     assert world.spans(SECOND) == [(0, 3)]
 
 
@@ -568,8 +551,7 @@ def test_added_partition_is_staged_from_zero_although_another_topic_starts_at_it
     world = World(tmp_path, {FIRST: 5}, "latest", topics=["orders", "payments"])
     world.steps()
     world.group.ends |= {SECOND: 3, TopicPartition(Topic("payments"), Partition(0)): 7}
-    world.writer = world.new_writer()
-    world.steps()
+    world.restart()
     assert world.spans(SECOND) == [(0, 3)]
 
 
@@ -577,8 +559,7 @@ def test_start_at_a_timestamp_is_kept_after_a_restart(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5}, "2024-01-01T00:00:00Z")
     world.steps()
     world.group.ends[FIRST] = 9  # the timestamp would now be found here
-    world.writer = world.new_writer()
-    world.steps()
+    world.restart()
     assert world.spans() == [(5, 9)]
 
 
@@ -772,8 +753,7 @@ class RecordingOutlets(Outlets):
 def test_topic_dead_letters_are_in_the_outbox_named_by_the_marker(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 3}, columns="missing INT NOT NULL", dead_letters="kafka://errors")
     world.outlets = recording = RecordingOutlets()
-    world.writer = world.new_writer()
-    world.steps(200)
+    world.restart(200)
     assert recording.leaves == 0
     world.writer.revoked([FIRST])
     assert recording.leaves == 1
