@@ -60,7 +60,7 @@ class JointConverter:
         with ExitStack() as held:
             for gate in {id(converter.gate): converter.gate for converter, _ in work}.values():
                 held.enter_context(gate)
-            outputs = process_together(tasks, self._parent.wall_ms())
+            outputs = process_together(tasks, self._parent.environment.wall_ms())
         return [
             (part, converter.staged(part, output, each))
             for (converter, part), output, each in zip(work, outputs, decoded, strict=True)

@@ -32,7 +32,7 @@ from stage_writer.parquet.buffer import Buffer
 from stage_writer.ports import StateStore
 from stage_writer.tasks.converting import TaskConverter
 from stage_writer.tasks.look_ups import OpenTask
-from stage_writer.tasks.shared import SnapshotsWhen, StreamTasks
+from stage_writer.tasks.shared import StreamTasks
 from stage_writer.topologies.stores import Changes, Snapshot, TaskStores
 from stage_writer.topologies.stores.files import changes_to_chunks, snapshot_to_chunks
 from stage_writer.topologies.task.task import Task
@@ -40,36 +40,23 @@ from stage_writer.topologies.task.task import Task
 
 class KeptTask:
     def __init__(
-        self,
-        parent: StreamTasks,
-        partition: TopicPartition,
-        task: Task,
-        stores: TaskStores,
-        files: StateFiles,
-        *,
-        changed_bytes: int,
-        when: SnapshotsWhen,
+        self, parent: StreamTasks, partition: TopicPartition, task: Task, files: StateFiles, *, changed_bytes: int
     ) -> None:
         """``files`` are the files that it was restored from, including ``changed_bytes`` of changes."""
+        self._parent = parent
         self._source = partition
-        self._topic = parent.stream.state_changelog
-        self._wall_ms = parent.wall_ms
-        self._storage = parent.storage
-        self._task = task
-        self._stores = stores
+        self._stores = task.stores
         self._files = files
         self._changed_bytes = changed_bytes
-        self._has_dropped_stores = stores.has_dropped
-        self._when = when
-        self._unsuitable_topics = parent.unsuitable_topics
-        self._readers = _Readers(stores)
+        self._has_dropped_stores = task.stores.has_dropped
+        self._readers = _Readers(task.stores)
         self._flying: TaskChange | None = None
-        self._look_ups = parent.look_ups
-        self._open = OpenTask(partition, stores)
-        if self._look_ups is not None:
-            self._look_ups.add(parent.stream.app_id, self._open)
+        self._open = OpenTask(partition, task.stores)
+        look_ups = parent.environment.look_ups
+        if look_ups is not None:
+            look_ups.add(parent.stream.app_id, self._open)
         self.converter = TaskConverter(parent, task, self._open.gate)
-        self._storage.report(partition, stores)
+        parent.storage.report(partition, task.stores)
 
     @property
     def memory_bytes(self) -> int:
@@ -101,7 +88,7 @@ class KeptTask:
         self._files = state
         with self._open.gate:
             self._stores.sealed(state.mark)
-        self._storage.report(self._source, self._stores)
+        self._parent.storage.report(self._source, self._stores)
 
     def renewal(self, store: StateStore, tail: Tail) -> Callable[[], StateFiles] | None:
         """A job that replaces a state that should not stay in a topic (rule 4)."""
@@ -129,29 +116,32 @@ class KeptTask:
     def close(self) -> None:
         self.converter.close()
         self._open.close()
-        if self._look_ups is not None:
-            self._look_ups.remove(self.converter.stream.app_id, self._open)
-        self._storage.forget(self._source)
+        look_ups = self._parent.environment.look_ups
+        if look_ups is not None:
+            look_ups.remove(self._parent.stream.app_id, self._open)
+        self._parent.storage.forget(self._source)
         self._readers.close()
 
     def _is_snapshot_due(self, changes: Changes) -> bool:
+        when = self._parent.environment.when
         if self._has_dropped_stores or self._is_leaving_a_topic():
             return True
         if not changes.entries:
             return False
-        if len(self._files.changes) >= self._when.most_changes:
+        if len(self._files.changes) >= when.most_changes:
             return True
-        if self._topic is not None and not self._files.paths:
+        if self._parent.stream.state_changelog is not None and not self._files.paths:
             return True  # rule 5
         changed_bytes = self._changed_bytes + changes.size_bytes
-        return changed_bytes > max(self._stores.size_bytes, self._when.least_bytes) and self._files != EMPTY_STATE
+        return changed_bytes > max(self._stores.size_bytes, when.least_bytes) and self._files != EMPTY_STATE
 
     def _is_leaving_a_topic(self) -> bool:
         """Whether the state is partly in a topic, and should not stay there (rule 4)."""
-        now_ms, oldest_ms = self._wall_ms(), self._when.oldest_s * 1000
+        environment, topic = self._parent.environment, self._parent.stream.state_changelog
+        now_ms, oldest_ms = environment.wall_ms(), environment.when.oldest_s * 1000
         return any(
-            topic_changes.place.topic != self._topic
-            or topic_changes.place.topic in self._unsuitable_topics
+            topic_changes.place.topic != topic
+            or topic_changes.place.topic in environment.unsuitable_topics
             or abs(now_ms - topic_changes.written_ms) > oldest_ms
             for topic_changes in self._files.in_topics
         )

@@ -61,23 +61,20 @@ class TaskEnvironment:
 
 
 class StreamTasks(ABC):
-    def __init__(self, stream: Stream, topology: BuiltTopology, context: TaskEnvironment) -> None:
+    def __init__(self, stream: Stream, topology: BuiltTopology, environment: TaskEnvironment) -> None:
         self.stream = stream
         self.topology = topology
-        self.wall_ms = context.wall_ms
-        self.environment = context
-        self.look_ups = context.look_ups
-        self.unsuitable_topics = context.unsuitable_topics
-        self.storage = TaskStorage(stream.app_id, context.metrics, context.state_folder)
+        self.environment = environment
+        self.storage = TaskStorage(stream.app_id, environment.metrics, environment.state_folder)
         for group in topology.groups:
             self.storage.require_place(group.stores)
-            if context.look_ups is not None:
-                context.look_ups.declare(stream.app_id, group.stores)
+            if environment.look_ups is not None:
+                environment.look_ups.declare(stream.app_id, group.stores)
         self.formats = formats_of(stream)
         self.row_formats = {"": self.formats[0]} | {
             name: row_format(stream, url) for name, url in stream.routing.routes.items()
         }
-        self._decoders = decoders_of(stream, topology, context.native_decoder)
+        self._decoders = decoders_of(stream, topology, environment.native_decoder)
 
     @abstractmethod
     def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> RestoreTask:

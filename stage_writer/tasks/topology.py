@@ -33,8 +33,8 @@ from stage_writer.topologies.task.task import Task, TaskId
 class TopologyConverter(TopologyConverterBase, StreamTasks):
     """A `stage_writer.ports.Converter` whose partitions have tasks. Raises SchemaError."""
 
-    def __init__(self, stream: Stream, topology: BuiltTopology, context: TaskEnvironment) -> None:
-        super().__init__(stream, topology, context)
+    def __init__(self, stream: Stream, topology: BuiltTopology, environment: TaskEnvironment) -> None:
+        super().__init__(stream, topology, environment)
         self.needs_headers = topology.needs_headers
         self.output_schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(stream).items()}
 
@@ -47,7 +47,7 @@ class TopologyConverter(TopologyConverterBase, StreamTasks):
         Raises StoreError, BrokerError, StateError, and ConfigError for a store of another shape.
         """
         builders = self.topology.group_of(partition.topic).stores
-        started_ms = self.wall_ms()
+        started_ms = self.environment.wall_ms()
         stores = TaskStores(builders, self.storage.backend(partition, builders))
         try:
             changed = _Changed(partition, state, store)
@@ -58,10 +58,8 @@ class TopologyConverter(TopologyConverterBase, StreamTasks):
         except BaseException:
             stores.close()
             raise
-        self.storage.report_restored(read_bytes, (self.wall_ms() - started_ms) / 1000)
-        return KeptTask(
-            self, partition, task, stores, state, changed_bytes=changed.size_bytes, when=self.environment.when
-        )
+        self.storage.report_restored(read_bytes, (self.environment.wall_ms() - started_ms) / 1000)
+        return KeptTask(self, partition, task, state, changed_bytes=changed.size_bytes)
 
 
 def _restore(stores: TaskStores, state: StateFiles, changed: _Changed, store: StateStore) -> int:

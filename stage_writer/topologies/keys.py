@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from operator import index
 from typing import Any, NoReturn
 
@@ -26,8 +27,7 @@ def key_decoder(key: KeyType) -> Callable[[bytes], Key]:
         case KeyType.STRING:
             return _text_of
         case KeyType.INT | KeyType.BIGINT | KeyType.DOUBLE:
-            number = _NUMBERS[key]
-            return lambda data: _number_of(number, data)
+            return partial(_number_of, _NUMBERS[key])
         case KeyType.BINARY:
             return bytes
         case KeyType.JSON:
@@ -38,25 +38,20 @@ def key_encoder(key: KeyType) -> Callable[[Key], bytes | None]:
     """Encodes a message's key; raises TypeError or ValueError for an invalid one."""
     match key:
         case KeyType.STRING:
-            return lambda given: None if given is None else _bytes_of_text(given)
+            encode: Callable[[Key], bytes] = _bytes_of_text
         case KeyType.INT | KeyType.BIGINT | KeyType.DOUBLE:
-            number = _NUMBERS[key]
-            return lambda given: None if given is None else _bytes_of_number(number, given)
+            encode = partial(_bytes_of_number, _NUMBERS[key])
         case KeyType.BINARY:
-            return lambda given: None if given is None else _bytes_of_bytes(given)
+            encode = _bytes_of_bytes
         case KeyType.JSON:
-            return lambda given: None if given is None else _document(given)
+            encode = _document
+    return lambda given: None if given is None else encode(given)
 
 
 def value_encoder(value: ValueType) -> Callable[[Value], bytes | None]:
     """Encodes a message's value; None makes a tombstone. Raises TypeError or ValueError for an invalid one."""
-    match value:
-        case ValueType.JSON:
-            return lambda given: None if given is None else _document(given)
-        case ValueType.STRING:
-            return lambda given: None if given is None else _bytes_of_text(given)
-        case ValueType.BINARY:
-            return lambda given: None if given is None else _bytes_of_bytes(given)
+    encode = {ValueType.JSON: _document, ValueType.STRING: _bytes_of_text, ValueType.BINARY: _bytes_of_bytes}[value]
+    return lambda given: None if given is None else encode(given)
 
 
 def kafka_time(timestamp_ms: Any) -> int:  # noqa: ANN401 - the user's
