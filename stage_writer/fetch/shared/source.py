@@ -50,12 +50,9 @@ class SharedTopicSource:
         return {
             chain: position
             for partition, position in self._inner.metadata.end_positions(streams).items()
-            for chain in self._chains_in(partition)
+            for chain in _chains_in(partition, self._chains_of)
             if read_by.taking(chain.topic)
         }
-
-    def _chains_in(self, partition: TopicPartition) -> list[TopicPartition]:
-        return [TopicPartition(topic, partition.partition) for topic in self._chains_of(partition.topic)]
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         self._listener = listener
@@ -126,7 +123,7 @@ class SharedTopicSource:
         shared = [
             self._begin(partition, chains)
             for partition in partitions
-            if (chains := self._chains_in(partition)) != [partition]  # others pass through
+            if (chains := _chains_in(partition, self._chains_of)) != [partition]  # others pass through
         ]
         positions = cast("GroupListener", self._listener).assigned(self._spread(partitions))
         begun = {partition: position for partition, position in positions.items() if partition not in self._readers}
@@ -219,3 +216,7 @@ class SharedTopicSource:
             replace(fault, partition=chain.partition, remedy=of_chain(fault.remedy, fault.partition, chain.partition))
             for chain in shared.fail()
         ]
+
+
+def _chains_in(partition: TopicPartition, chains_of: ChainsOf) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition.partition) for topic in chains_of(partition.topic)]
