@@ -122,31 +122,31 @@ def test_merged_batch_is_decoded_by_topic_and_indexed_as_one() -> None:
     assert batch.offsets.tolist() == [7, 8, 10]
 
     def decoded(batches: Sequence[MessageBatch]) -> list[tuple[Input, list[Reject], NDArray[np.int64]]]:
-        """The last message of each topic is refused, and the first is a tombstone."""
+        """The first message of each topic is refused, and the last is a tombstone."""
         (of_topic,) = batches
         messages = Messages.from_batches(batches)
-        index, count = np.arange(len(of_topic) - 1), len(of_topic)
-        rows, is_null = pa.table({"v": messages.values}).slice(0, count - 1), np.zeros(count - 1, np.bool_)
-        times = of_topic.timestamps_ms[: count - 1]
+        index, count = np.arange(1, len(of_topic)), len(of_topic)
+        rows, is_null = pa.table({"v": messages.values}).slice(1), np.zeros(count - 1, np.bool_)
+        times = of_topic.timestamps_ms[1:]
         given = Input(
             str(of_topic.partition.topic),
             0,
             index,
             of_topic.offsets[index],
             times,
-            messages.keys[: count - 1],
+            messages.keys[1:],
             rows,
             is_null,
         )
-        return [(given, [Reject(count - 1, ErrorClass.EMPTY, "no")], np.array([0]))]
+        return [(given, [Reject(0, ErrorClass.EMPTY, "no")], np.array([count - 1]))]
 
     (made,) = decoded_by_topic([batch], decoded)
     assert [(input_.topic, input_.index.tolist(), input_.offsets.tolist()) for input_ in made.inputs] == [
-        ("a", [0], [4]),
+        ("a", [2], [6]),
         ("b", [], []),
     ]
-    assert [reject.index for reject in made.rejects] == [2, 1]
-    assert made.tombstones.tolist() == [0, 1]
+    assert [reject.index for reject in made.rejects] == [0, 1]
+    assert made.tombstones.tolist() == [1, 2]
     messages = messages_of(batch)
     index = np.array([0, 1, 2])
     assert messages.topics(index).to_pylist() == ["a", "b", "a"]

@@ -80,6 +80,18 @@ def test_filtered_table_has_only_rows_that_pass() -> None:
     assert [row["n"] for row in driver.rows()] == [2, 20, None, 3, 30]
 
 
+@pytest.mark.parametrize("materialized", [None, Materialized("large")])
+def test_filter_of_a_kept_table_deletes_no_row_that_never_passed(materialized: Materialized | None) -> None:
+    builder = StreamsBuilder()
+    stock = builder.table("stock", materialized=Materialized("stock"))
+    large = stock.filter(lambda _key, row: row["n"] > 1, materialized)
+    large.to_stream().map_values(lambda row: {"n": row and row["n"]}).to()
+    driver = TopologyTestDriver(builder)
+    for n in (1, 2, 1, 0):
+        driver.pipe_input("stock", "pen", {"n": n})
+    assert [row["n"] for row in driver.rows()] == [2, None]
+
+
 def test_prior_join_matches_only_older_records() -> None:
     builder = StreamsBuilder()
     builder.stream("left").join_prior(builder.stream("right"), pair, WITHIN).to()

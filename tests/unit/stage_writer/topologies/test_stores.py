@@ -134,7 +134,7 @@ def _timed(kind: str) -> tuple[TaskStores, Callable[[int], None]]:
     stores = TaskStores([{"window": windows, "repeated": repeated, "session": sessions}[kind]], MemoryBackend())
     store = stores.store("w")
     if kind == "session":
-        return stores, lambda time_ms: store.put(Windowed("a", time_ms, time_ms), time_ms)
+        return stores, lambda time_ms: store.put(Windowed("a", time_ms // 2, time_ms), time_ms)
     return stores, lambda time_ms: store.put("a", time_ms, time_ms)
 
 
