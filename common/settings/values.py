@@ -1,12 +1,19 @@
 """Values with a unit or a small grammar: durations, sizes, schedules and start positions.
 
-Rules: a parser raises ValueError with a sentence that ends in an example; formatted text is parsed back to the same
-value. Inside the program durations are seconds and sizes are bytes.
+Rules:
+
+1. A parser raises ValueError with a sentence that ends in an example; formatted text is parsed back to the same value.
+2. Inside the program durations are seconds and sizes are bytes.
+3. A cron line has the five fields minute, hour, day of the month, month, day of the week (0 is Monday; all in UTC). A
+   field is a list, with commas, of ``*``, a number or a range, each with a ``/step`` or without; or of names: months
+   and days of the week, and ``last`` for the last day of the month. What is accepted here, apscheduler's
+   `CronTrigger.from_crontab` accepts (tests/property/test_cron.py), which the loader uses and the other programs do
+   not have.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -14,7 +21,6 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from common.settings.cron import CRON_FIELDS, require_cron
 from common.settings.section import refuse
 from common.spans import MAX_POSITION, Partition, Position, Topic
 from common.stage import data_files
@@ -332,3 +338,62 @@ class Evolution(StrEnum):
     STRICT = "strict"
     ADD = "add"
     WIDEN = "widen"
+
+
+CRON_FIELDS = 5
+_CRON_NUMBERS = re.compile(r"(?:\*|(\d{1,4})(?:-(\d{1,4}))?)(?:/(\d{1,4}))?")
+_CRON_NAMES = re.compile(r"([a-z]+)(?:-([a-z]+))?", re.IGNORECASE)
+_DAYS_OF_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_LAST_DAY = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class _CronField:
+    title: str
+    lowest: int
+    highest: int
+    names: Mapping[str, int] = field(default_factory=dict)
+
+    def values(self, text: str) -> Iterator[int]:
+        """The values of the field's text; raises ValueError."""
+        for part in text.split(","):
+            numbers, names = _CRON_NUMBERS.fullmatch(part), _CRON_NAMES.fullmatch(part)
+            if numbers is not None:
+                first, last, step = (None if number is None else int(number) for number in numbers.groups())
+                until = self.highest if first is None or step is not None else first
+                yield from self._range(
+                    part, self.lowest if first is None else first, until if last is None else last, step
+                )
+            elif names is not None and all(name is None or name.lower() in self.names for name in names.groups()):
+                first_name, last_name = (name and name.lower() for name in names.groups())
+                yield from self._range(part, self.names[first_name], self.names[last_name or first_name], None)
+            else:
+                raise self._invalid(part)
+
+    def _range(self, part: str, first: int, last: int, step: int | None) -> range:
+        if not self.lowest <= first <= last <= self.highest or (step is not None and not 0 < step <= last - first):
+            raise self._invalid(part)
+        return range(first, last + 1, step or 1)
+
+    def _invalid(self, part: str) -> ValueError:
+        return ValueError(f"the {self.title} cannot be {part!r}")
+
+
+def _numbered(text: str, first: int) -> dict[str, int]:
+    return {name: number for number, name in enumerate(text.split(), first)}
+
+
+_MINUTE, _HOUR = _CronField("minute", 0, 59), _CronField("hour", 0, 23)
+_DAY = _CronField("day of the month", 1, 31, {_LAST_DAY: 28})
+_MONTH = _CronField("month", 1, 12, _numbered("jan feb mar apr may jun jul aug sep oct nov dec", 1))
+_WEEKDAY = _CronField("day of the week", 0, 6, _numbered("mon tue wed thu fri sat sun", 0))
+
+
+def require_cron(text: str) -> None:
+    """Raise ValueError for a text of five fields that is not a valid cron line, or never fires."""
+    minute, hour, day, month, weekday = text.split()
+    for each, given in ((_MINUTE, minute), (_HOUR, hour), (_WEEKDAY, weekday)):
+        list(each.values(given))
+    days, months = list(_DAY.values(day)), list(_MONTH.values(month))
+    if all(day_number > _DAYS_OF_MONTH[month_number - 1] for month_number in months for day_number in days):
+        raise ValueError("no such day exists")

@@ -45,8 +45,7 @@ from common.errors import MarkerError
 from common.ports import ObjectStore
 from common.spans import Position, TopicPartition
 from common.stage.markers import Marker
-from common.stage.merged import StoredInput, inputs_to_stored, position_from_stored
-from common.stage.paths import ChainPaths
+from common.stage.merged import ChainPaths, StoredInput, inputs_to_stored, position_from_stored
 from common.stage.stored import Count, StoredOffset, reading, require_known_version
 from common.stage.task_files import EMPTY_STATE, StateFiles, require_own_outboxes, require_own_state
 from common.stored_types import omit_defaults

@@ -56,6 +56,7 @@ from pydantic import TypeAdapter
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import require_own_file, require_own_waiting_file
 from common.stage.merged import (
+    ChainPaths,
     InputEnd,
     StoredInput,
     inputs_at,
@@ -63,7 +64,6 @@ from common.stage.merged import (
     position_from_stored,
     start_from_stored,
 )
-from common.stage.paths import ChainPaths
 from common.stage.stored import Count, NotEmpty, StoredOffset, StoredPosition, reading, require_known_version
 from common.stage.task_files import MarkedState, StoredState, require_own_outboxes, require_own_state
 from common.stage.undeclared import UndeclaredFields

@@ -24,8 +24,7 @@ from common.remedies import replay
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import require_own_replay_file
 from common.stage.markers import TableKind
-from common.stage.merged import is_merged
-from common.stage.paths import ChainPaths
+from common.stage.merged import ChainPaths, is_merged
 from common.stage.stored import Count, NotEmpty, StoredPosition, reading, require_known_version
 from common.stored_types import StoredSpan, same_fields
 from common.tables.urls import comparable

@@ -32,7 +32,7 @@ from typing import Annotated
 from pydantic import Field
 
 from common.spans import Position, Span, TopicPartition
-from common.stage.paths import ChainPaths
+from common.stage.merged import ChainPaths
 from common.stage.stored import Count
 from common.stored_types import StoredAs, StoredSpan, with_partition
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from common.settings.cron import CRON_FIELDS
-from common.settings.values import ON_MARKER, parse_duration_s
+from common.settings.values import CRON_FIELDS, ON_MARKER, parse_duration_s
 
 _EVERYTHING_EVERY_S = 60.0
 """With ``on-marker``: the interval of full scans for markers without a notification

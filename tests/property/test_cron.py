@@ -6,7 +6,7 @@ from apscheduler.triggers.cron import CronTrigger
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from common.settings.cron import require_cron
+from common.settings.values import require_cron
 
 ANY_MOMENT = datetime(2001, 1, 1, tzinfo=UTC)
 NAMES = "jan feb Mar dec mon TUE sun last lost".split()

@@ -32,8 +32,8 @@ from common.errors import KafkaDeltaExpressError
 from common.metrics import Metrics
 from common.ports import Clock
 from common.settings import Settings
-from common.settings.cron import CRON_FIELDS
 from common.settings.services import TableServicesSettings
+from common.settings.values import CRON_FIELDS
 from delta_loader.maintenance.services.due import (
     NOTHING,
     Done,
