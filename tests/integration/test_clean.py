@@ -67,7 +67,7 @@ def test_listing_of_many_pages_is_complete(moto: S3Server) -> None:
 
     def in_small_pages(method: str, **options: object) -> object:
         pages.append(method)
-        return call(method, MaxKeys=5, **options)
+        return call(method, **{**options, "MaxKeys": 5})
 
     store._fs.call_s3 = in_small_pages
     scanned = [item.path for item in store.scan("")]
