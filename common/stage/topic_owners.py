@@ -148,10 +148,10 @@ class StageTopicOwners:
             None,
         )
 
-    def _manifests(self, listed: Iterable[tuple[MarkerName, str]]) -> Iterator[Manifest]:
+    def _manifests(self, listed: Iterable[tuple[MarkerName, str]], at_once: int = _READ_AT_ONCE) -> Iterator[Manifest]:
         """The contents of markers, in this order: a chain may have those of a day."""
         waiting = iter(listed)
-        while batch := list(islice(waiting, _READ_AT_ONCE)):
+        while batch := list(islice(waiting, at_once)):
             contents = self._parallel(self._store.read, [path for _, path in batch])
             for (name, _), data in zip(batch, contents, strict=True):
                 manifest = manifest_of(name, data)
@@ -162,7 +162,7 @@ class StageTopicOwners:
         """The newest of a chain's manifests that names tables; without one, the newest of all. Of any partition."""
         newest: Manifest | None = None
         by_start = sorted(listed, key=lambda chain: (chain[0].start, chain[0].topic_partition), reverse=True)
-        for manifest in _manifests(self._store, by_start):
+        for manifest in self._manifests(by_start, at_once=1):
             if manifest.tables:
                 return manifest
             newest = newest or manifest
@@ -198,7 +198,7 @@ class StageTopicOwners:
         path = owner_path(topic)
         data = self._store.read(path)
         if data is None:
-            owner = _by_chains(self._store, topic, reading_it) or next(stream.app_id for stream in reading_it)
+            owner = self._by_chains(topic, reading_it) or next(stream.app_id for stream in reading_it)
             if not self._make:
                 return owner
             self._store.create(path, _FORM.to_bytes(_TopicOwner(owner)))
@@ -208,38 +208,31 @@ class StageTopicOwners:
             raise MarkerError(msg, "run it again, and leave the folder alone: it names each topic's owner")
         return _owner(path, data)
 
+    def _by_chains(self, topic: str, reading_it: Collection[Stream]) -> str | None:
+        """The stream to which existing chains belong (rule 2), or None."""
+        listed = sorted(listed_markers(self._store, f"{DONE}/{topic}/"), reverse=True)
+        app_id = next((manifest.app_id for manifest in self._manifests(listed, at_once=1)), None)
+        if app_id is None and not listed and next(iter(self._store.list(f"{BEGIN}/{topic}/")), None) is None:
+            return None
+        if app_id in {stream.app_id for stream in reading_it}:
+            return app_id
+        named = " or ".join(repr(stream.app_id) for stream in reading_it)
+        ownership = "they do not name their stream" if app_id is None else f"they belong to {app_id!r}"
+        msg = f"the stage has chains of the topic {topic!r}, which {named} are to share now, and {ownership}"
+        content = _FORM.to_bytes(_TopicOwner(app_id or "APP_ID")).decode()
+        raise ConfigError(
+            msg,
+            "leave one stream that reads the topic until it has staged a record; or write "
+            f"{content} as {owner_path(topic)} into the stage, with the app_id of the stream that has staged the "
+            "topic's records so far: every other stream then begins at its start",
+        )
+
 
 def _known(store: ObjectStore) -> dict[str, str]:
     """The app_id of each owner, by topic."""
     paths = [item.path for item in store.list(f"{SHARED}/") if item.path.endswith(".json")]
     owners = {path: _owner(path, data) for path in paths if (data := store.read(path)) is not None}
     return {path.removeprefix(f"{SHARED}/").removesuffix(".json"): owner for path, owner in owners.items()}
-
-
-def _manifests(store: ObjectStore, listed: Iterable[tuple[MarkerName, str]]) -> Iterator[Manifest]:
-    """The contents of markers, in this order."""
-    read = (manifest_of(name, store.read(path)) for name, path in listed)
-    return (manifest for manifest in read if manifest is not None)
-
-
-def _by_chains(store: ObjectStore, topic: str, reading_it: Collection[Stream]) -> str | None:
-    """The stream to which existing chains belong (rule 2), or None."""
-    listed = sorted(listed_markers(store, f"{DONE}/{topic}/"), reverse=True)
-    app_id = next((manifest.app_id for manifest in _manifests(store, listed)), None)
-    if app_id is None and not listed and next(iter(store.list(f"{BEGIN}/{topic}/")), None) is None:
-        return None
-    if app_id in {stream.app_id for stream in reading_it}:
-        return app_id
-    named = " or ".join(repr(stream.app_id) for stream in reading_it)
-    ownership = "they do not name their stream" if app_id is None else f"they belong to {app_id!r}"
-    msg = f"the stage has chains of the topic {topic!r}, which {named} are to share now, and {ownership}"
-    content = _FORM.to_bytes(_TopicOwner(app_id or "APP_ID")).decode()
-    raise ConfigError(
-        msg,
-        "leave one stream that reads the topic until it has staged a record; or write "
-        f"{content} as {owner_path(topic)} into the stage, with the app_id of the stream that has staged the topic's "
-        "records so far: every other stream then begins at its start",
-    )
 
 
 def _owner(path: str, data: bytes) -> str:

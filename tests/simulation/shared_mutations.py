@@ -37,7 +37,7 @@ def _all_seek(real: Callable[..., None], self: SharedTopicSource, partition: Top
 
 
 _own_first = changed(StageTopicOwners, "_agreed", lambda _self, _topic, reading_it: next(iter(reading_it)).app_id)
-_first_of_the_config = changed(topic_owners, "_by_chains", lambda *_: None)
+_first_of_the_config = changed(StageTopicOwners, "_by_chains", lambda *_: None)
 _known_while_shared = changed(topic_owners, "_known", lambda _store: {})
 _all_meet = changed(ChainReader, "meets", lambda *_: True)
 _joined_in_a_pause = wrapped(SharedPartition, "take", _stay_joined)

@@ -64,8 +64,7 @@ def _check_tables(stream: Stream) -> None:
         "routes": bool(stream.routing.route_settings),
         "topology": stream.topology is not None,
     }
-    other = next((key for key, is_given in others.items() if is_given), None)
-    if other is not None:
+    for other in (key for key, is_given in others.items() if is_given):
         instead = "write the tables under routes, or leave route and routes out"
         if other == "topology":
             instead = "write routes, which its sinks name"
@@ -197,8 +196,7 @@ def check_template(stream: Stream) -> None:
             refuse("route_limit is set without route_table, so it has no effect; remove it")
         return
     excluded = {"topology": stream.topology is not None, "tables": bool(stream.routing.other_tables)}
-    other = next((key for key, is_given in excluded.items() if is_given), None)
-    if other is not None:
+    for other in (key for key, is_given in excluded.items() if is_given):
         refuse(f"route_table cannot be combined with {other}; name each table under routes")
     if stream.routing.route is None:
         refuse("route_table is set, but route is missing; add route, the expression or field that chooses the table")
@@ -220,10 +218,8 @@ def check_own_columns(stream: Stream) -> None:
         f"unknown_fields: {stream.record.unknown_fields}": not stream.record.evolves,
         f"unrouted: {stream.routing.unrouted}": stream.routing.unrouted != "dead_letters",
     }
-    other = next((key for key, is_given in excluded.items() if is_given), None)
-    if other is not None:
-        msg = f"route_columns is own, which does not go with {other}; write route_columns: shared, or change that"
-        raise ValueError(msg)
+    for other in (key for key, is_given in excluded.items() if is_given):
+        refuse(f"route_columns is own, which does not go with {other}; write route_columns: shared, or change that")
     if merge is not None:
         _check_own_keys(stream, merge)
 
