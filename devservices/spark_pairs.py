@@ -46,8 +46,8 @@ OLDER_PAIRS = (
 
 def environment_of(pair: Pair) -> dict[str, str]:
     """The environment of a process that runs on the pair; a missing pair is installed first."""
-    folders = [str(_installed(package)) for package in (pair.delta, pair.spark)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    delta, spark = (_installed(package) for package in (pair.delta, pair.spark))
+    return {**os.environ, "PYTHONPATH": f"{delta}{os.pathsep}{spark}", "SPARK_HOME": str(spark / "pyspark")}
 
 
 def _installed(package: Package) -> Path:

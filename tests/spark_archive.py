@@ -1,8 +1,8 @@
 """Spark's Java as tests start it: for seconds, on tables of a few rows, and with classes that were parsed once.
 
 A session spends a third of the CPU of its first table on its classes. The archive (Java's class-data sharing) belongs
-to one Java and to the jars of one virtual environment, and is in that environment. Java looks whether it fits, and does
-without it where it does not.
+to one Java and to jars at one path: so tests start Spark from a folder in the cache, which all clones share. Java looks
+whether the archive fits, and does without it where it does not.
 
 ``python -m tests.spark_archive`` does in a session what a loader does, for the archive that its Java then writes.
 """
@@ -11,16 +11,21 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
 
+import pyspark
+
+from common.downloads import cache_folder
 from devservices.java import SHORT_LIVED, java
 
 _VARIABLE = "SPARK_SUBMIT_OPTS"
 _SILENT = "-Xlog:disable"  # what Java has to say of archives, it would say on standard output
+_STARTS = ("bin", "jars")  # what of PySpark's package Java is started with
 
 
 def use_spark_archive() -> None:
@@ -30,10 +35,13 @@ def use_spark_archive() -> None:
     if _SILENT in given:
         return
     version = subprocess.run([java(), "-version"], check=True, capture_output=True).stderr
-    made_of = version + metadata.version("pyspark").encode()
-    archive = Path(sys.prefix) / f"spark-{hashlib.sha256(made_of).hexdigest()[:12]}.jsa"
-    with Path(sys.prefix, "spark.lock").open("w") as lock:
+    built = cache_folder() / "built"
+    built.mkdir(parents=True, exist_ok=True)
+    with (built / "spark.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        home = _spark_home(built)
+        os.environ["SPARK_HOME"] = str(home)
+        archive = home / f"{hashlib.sha256(version).hexdigest()[:12]}.jsa"
         if not archive.exists():
             making = archive.with_suffix(".making")
             making.unlink(missing_ok=True)
@@ -45,6 +53,25 @@ def use_spark_archive() -> None:
                 making.rename(archive)
     used = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []  # it only saves time
     os.environ[_VARIABLE] = " ".join((given, _SILENT, *used)).strip()
+
+
+def _spark_home(built: Path) -> Path:
+    """PySpark's own files at the path of all clones: Java compares the jars' paths and times with the archive's."""
+    home = built / f"spark-{metadata.version('pyspark')}"
+    if not home.exists():
+        making = home.with_suffix(".making")
+        shutil.rmtree(making, ignore_errors=True)
+        for name in _STARTS:
+            shutil.copytree(Path(pyspark.__file__).with_name(name), making / name, copy_function=_link)
+        making.rename(home)
+    return home
+
+
+def _link(source: str, to: str) -> None:
+    try:
+        os.link(source, to)
+    except OSError:  # another disk
+        shutil.copy2(source, to)
 
 
 def main() -> None:
