@@ -335,8 +335,7 @@ class Reconciliation:
         excused = joined_spans(
             span
             for finding in findings
-            if finding.partition == partition
-            and finding.kind in ("deleted", "given_up", "older_than_history", "table_waits", "in_other_tables")
+            if finding.kind in ("deleted", "given_up", "older_than_history", "table_waits", "in_other_tables")
             for span in finding.spans
         )
         start = tables.rows.begins.get(partition)

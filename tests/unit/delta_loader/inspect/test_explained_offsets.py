@@ -74,6 +74,8 @@ def test_rows_removed_by_a_restore_are_reported_lost() -> None:
     assert (version_of(again.commit), again.lost) == (4, None)
     undone = search(15, *history, other(4, "RESTORE", 2))
     assert version_of(undone.commit) == 2
+    twice = search(5, *history[:2], load(2, 0, 10), history[3])
+    assert (version_of(twice.commit), twice.lost) == (1, None)
 
 
 def test_restore_is_reported_with_the_load_it_removed() -> None:
@@ -96,6 +98,8 @@ def test_replaced_range_names_both_commits() -> None:
     loads = search(3, load(1, 0, 10), again)
     assert (version_of(loads.commit), version_of(loads.replaced)) == (1, 2)
     assert search(7, load(1, 0, 10), again).replaced is None
+    assert version_of(search(3, load(1, 0, 10), again, replace(again, version=3)).replaced) == 3
+    assert search(3, load(1, 0, 10, generation=1), again, generation=1).replaced is None
 
 
 def story(offset: int, *commits: LoggedCommit, position: int | None = 20, **given: object) -> OffsetReport:

@@ -103,7 +103,8 @@ def judged(
     records = [] if kafka is None else [(bucket(*kafka), Bucket(0, 0, 0))]
     seen = walk(spans, position, [bucket(*rows)], [bucket(*dead)], kafka=records, left_out=left_out)
     explained = Explained()
-    _, findings = Reconciliation(tables, SOURCE, seen).of_tables(explained, Explained())
+    report, findings = Reconciliation(tables, SOURCE, seen).of_tables(explained, Explained())
+    assert report.proved is {finding.verdict for finding in findings}.isdisjoint({Verdict.FAULT, Verdict.UNPROVED})
     findings += explained.findings("t")
     findings += Reconciliation(tables, SOURCE, seen).exploded()
     return [*findings, *(Reconciliation(tables, SOURCE, seen).of_kafka(findings) if kafka is not None else ())]
@@ -190,6 +191,14 @@ def test_delete_excuses_only_the_rows_it_removed() -> None:
     assert [kind for _, kind, _ in kinds(judged(history, range(8)))] == ["deleted", "more_missing_than_deleted"]
 
 
+def test_uncounted_records_are_lost_unless_all_that_removed_rows_had_the_right_to() -> None:
+    history = History((0, 10, None))
+    history.commit(remove("f0"), add("rest", 0, 7, 8), operation="DELETE")
+    assert ("not proved", "may_be_deleted", None) in kinds(judged(history, range(8), range(10)))
+    history.commit(remove("rest"), add("fewer", 0, 6, 7))
+    assert ("fault", "missing_from_tables", 0) in kinds(judged(history, range(7), range(10)))
+
+
 def test_replaced_range_is_counted_and_not_an_overlap() -> None:
     history = History((0, 10, 10), (10, 20, 10))
     replaced = Replaced(span(5, 15), "r", Counts(10, 8, 2, 0))
@@ -200,6 +209,7 @@ def test_replaced_range_is_counted_and_not_an_overlap() -> None:
     rows = [*range(5), *range(5, 13), *range(15, 20)]
     assert judged(history, rows) == []
     assert [kind for _, kind, _ in kinds(judged(history, rows[1:]))] == ["rows_missing"]
+    assert ("fault", "replaced_otherwise", 2) in kinds(judged(history, [*rows[:6], *rows[7:]]))
     assert [kind for _, kind, _ in kinds(judged(history, [*rows[:9], *range(10, 13), 14, *range(15, 20)]))] == []
 
 

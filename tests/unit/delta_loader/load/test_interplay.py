@@ -534,6 +534,18 @@ def test_replacement_of_a_recreated_topic_keeps_the_old_topics_rows(staging: Sta
     assert [held.reason for held in report.held.values()] == ["replacement_waits"]
 
 
+def test_replacement_waits_while_the_chain_is_of_another_topic(staging: Staging) -> None:
+    tables, replacer = MemoryDeltaTables(), Replacer()
+    staging.topic_id = "old"
+    staging.flush(0, 0, 10)
+    loader_with(staging, tables, replacer).run_pass()
+    staging.topic_id = "new"
+    staging.flush(0, 10, 20)
+    ask(staging, 0, 5, "1")
+    (report,) = loader_with(staging, tables, replacer).run_pass()
+    assert (replacer.done, [held.reason for held in report.held.values()]) == ([], ["other_topic"])
+
+
 def test_held_partition_reports_its_own_reason_over_a_waiting_replacement(staging: Staging) -> None:
     staging.flush(0, 0, 10)
     staging.flush(0, 20, 30, previous=10)
