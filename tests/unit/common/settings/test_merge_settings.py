@@ -49,6 +49,10 @@ OF_ROWS = {"keys": ["id", "rows.sku"]}
             },
             "a truncation has none; leave merge.truncates or merge.sequence out",
         ),
+        (
+            {"topics": ["a", "b"], "envelope": "debezium", "merge": {**KEYS, "truncates": "apply"}},
+            "merge.truncates is apply, and with topics the stream may have the rows of several source tables",
+        ),
         ({"merge": KEYS, "partition_by": ["is_current"]}, "partition_by names 'is_current', which is not a column"),
         ({"merge": HISTORY, "cluster_by": ["is_current"]}, "cluster_by names 'is_current', which has the type BOOLEAN"),
         ({"merge": KEYS, "explode": "many"}, "all rows of a record would have one key; add one, such as many"),

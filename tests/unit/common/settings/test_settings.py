@@ -20,6 +20,7 @@ from common.errors import ConfigError
 from common.settings import FromOffsets, FromTimestamp, Settings, StartAt, Stream
 from common.settings.checks.tables import STAGE_FOLDERS
 from common.settings.load import load_settings, parse_settings, print_settings
+from common.settings.masking import References
 from common.settings.section import fields_of
 from common.spans import Partition, Topic
 from common.stage.appeared_routes import ROUTES
@@ -236,7 +237,7 @@ def test_topic_expression_matches_whole_names_and_means_several_topics() -> None
 
 
 def test_values_come_from_the_environment_and_from_files(tmp_path: Path) -> None:
-    (tmp_path / "password").write_text("p: [#'\n", encoding="utf-8")
+    (tmp_path / "password").write_text("p: [#' \n", encoding="utf-8")
     text = f"""
 kafka: {{bootstrap.servers: "${{HOST}}:9092", sasl.password: "${{file:{tmp_path}/password}}"}}
 stage: {{url: "s3://${{BUCKET}}/stage", storage_options: {{note: "$${{kept}}"}}}}
@@ -244,7 +245,7 @@ streams:
   - {{app_id: orders, topics: [orders], table: /data/orders, columns: "id BIGINT"}}
 """
     settings = parse(text, {"HOST": "broker", "BUCKET": "lake"})
-    assert settings.kafka == {"bootstrap.servers": "broker:9092", "sasl.password": "p: [#'"}
+    assert settings.kafka == {"bootstrap.servers": "broker:9092", "sasl.password": "p: [#' "}
     assert settings.stage.url == "s3://lake/stage"
     assert settings.stage.storage_options == {"note": "${kept}"}
 
@@ -368,6 +369,8 @@ def test_environment_value_is_printed_as_its_reference() -> None:
     assert shown["streams"][0]["table"] == "${TABLE}"
     assert "hunter2" not in printed
     assert "orders-of-ada" not in printed, "values derived from it do not show it"
+    longer = References(texts={"orders": "${A}", "orders-of-ada": "${B}"}).restored("x/orders-of-ada")
+    assert longer == "x/${B}", "a value that is part of another one does not leave the rest of it"
     assert parse(printed, environ) == settings
 
 
@@ -681,6 +684,10 @@ WRONG = {
         another_stream(app_id="orders-eu", topics=["x"], table="/x", route="city", routes={"a": "/data/orders"}),
         ["'orders-eu'", "txn actions"],
     ),
+    "two streams whose progress could be mixed up in a dead-letter table": (
+        another_stream(app_id="orders-eu", topics=["x"], table="/x", dead_letters="/data/orders_dead_letters"),
+        ["'orders-eu'", "txn actions"],
+    ),
     "a variable that is not set": (with_section(stage={"url": "${KDE_NOT_SET}/x"}), ["KDE_NOT_SET", "export"]),
     "an app_id that leads out of its folder": (with_stream(app_id=".."), ["streams[0].app_id"]),
     "an app_id of spaces": (with_stream(app_id="  "), ["streams[0].app_id"]),
@@ -764,6 +771,7 @@ def test_load_settings_reads_the_process_environment(tmp_path: Path, monkeypatch
             "streams[].table, /data/data/orders, lies in the folder data of the stage",
         ),
         ("s3://lake", {"dead_letters": "s3a://lake/done/orders/"}, "lies in the folder done of the stage"),
+        ("/s", {"route": "city", "route_table": "/data/orders/in-{route}"}, "streams[].route_table, /data/orders/in-"),
     ],
 )
 def test_overlapping_stage_and_table_folders_are_refused(stage: str, stream: dict[str, object], message: str) -> None:
