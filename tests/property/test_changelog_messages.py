@@ -46,7 +46,10 @@ def test_damaged_changes_are_refused(value: bytes, piece_bytes: int, data: st.Da
     assert joined(changes, zip(offsets, pieces, strict=True)) == value
     index = data.draw(st.integers(0, len(pieces) - 1))
     (other,) = cut("shop", NAME, ByteChunks([data.draw(st.binary(max_size=piece_bytes))]), piece_bytes)
-    wrong = data.draw(st.sampled_from([other, replace(pieces[index], headers=()), replace(pieces[index], value=b"")]))
+    same_size = cut("shop", NAME, ByteChunks([bytes(byte ^ 1 for byte in value)]), piece_bytes)[index]
+    wrong = data.draw(
+        st.sampled_from([other, same_size, replace(pieces[index], headers=()), replace(pieces[index], value=b"")])
+    )
     damaged = [*pieces[:index], wrong, *pieces[index + 1 :]]
     if damaged != pieces:
         with pytest.raises(StateError, match="of changes/0"):

@@ -163,6 +163,18 @@ def test_suppressed_result_is_emitted_in_the_millisecond_its_window_closes(*, is
     assert driver.rows() == [{"key": "ada", "count": 1}]
 
 
+def test_held_changes_are_one_change_for_the_aggregates_below() -> None:
+    builder = StreamsBuilder()
+    held = builder.table("stock").suppress(Suppressed.until_time_limit(timedelta(seconds=10)))
+    grouped = held.group_by(lambda _key, row: ("all", row["count"]), keeps_partition=True)
+    total = grouped.reduce(lambda so_far, count: so_far + count, lambda so_far, count: so_far - count)
+    total.to_stream().map(lambda _key, count: (None, {"total": count})).to()
+    driver = TopologyTestDriver(builder)
+    for key, count, time_ms in (("pen", 1, 0), ("pen", 2, 1_000), ("cup", 5, 12_000), ("cup", 7, 24_000)):
+        driver.pipe_input("stock", key, {"count": count}, time_ms)
+    assert driver.rows() == [{"total": 2}, {"total": 9}]
+
+
 @pytest.mark.parametrize("kind", ["left_join", "outer_join"])
 def test_unmatched_row_is_emitted_in_the_millisecond_its_join_window_closes(kind: str) -> None:
     builder = StreamsBuilder()
