@@ -25,7 +25,7 @@ from devservices.java import SHORT_LIVED, java
 
 _VARIABLE = "SPARK_SUBMIT_OPTS"
 _SILENT = "-Xlog:disable"  # what Java has to say of archives, it would say on standard output
-_STARTS = ("bin", "jars")  # what of PySpark's package Java is started with
+_STARTS = ("bin", "jars", "python")  # what of PySpark's package Java, and what it runs in Python, is started with
 
 
 def use_spark_archive() -> None:
@@ -57,7 +57,7 @@ def use_spark_archive() -> None:
 
 def _spark_home(built: Path) -> Path:
     """PySpark's own files at the path of all clones: Java compares the jars' paths and times with the archive's."""
-    home = built / f"spark-{metadata.version('pyspark')}"
+    home = built / f"pyspark-{metadata.version('pyspark')}"
     if not home.exists():
         making = home.with_suffix(".making")
         shutil.rmtree(making, ignore_errors=True)
