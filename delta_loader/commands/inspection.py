@@ -177,11 +177,7 @@ def _table(settings: Settings, url: str | None) -> str:
             return settings.streams[0].table
         msg = "the config has several streams, and --table does not say which table is meant"
         raise UsageError(msg, f"use one of {', '.join(dict.fromkeys(tables))}")
-    table_url = table_named(settings, url, tables)
-    if table_url is None:
-        msg = f"--table {url} is not a table of this config"
-        raise UsageError(msg, f"use one of {', '.join(dict.fromkeys(tables))}")
-    return table_url
+    return table_named(settings, url, tables)
 
 
 def _stream(settings: Settings, topic: str) -> Stream:

@@ -1,6 +1,6 @@
 """Parts that the commands share: stores, and parallel requests to them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from threading import Lock, local
@@ -8,6 +8,7 @@ from typing import TypeVar
 from weakref import WeakSet
 
 from common.clock import SystemClock
+from common.errors import UsageError
 from common.kafka.rights import Right, require_topic
 from common.settings import Settings
 from common.settings.stores import stage_store, table_stores
@@ -86,8 +87,15 @@ def tables_of(settings: Settings) -> list[str]:
     return [url for stream in settings.streams for url in stream.tables]
 
 
-def table_named(settings: Settings, given: str, urls: Iterable[str]) -> str | None:
-    """Which of these tables is meant by a URL, or by a name from `catalog_tables`."""
+def table_named(settings: Settings, given: str, urls: Collection[str], reason: str = "") -> str:
+    """Which of these tables is meant by a URL, or by a name from `catalog_tables`.
+
+    Raises UsageError for any other; ``reason`` is what else may be why.
+    """
     named = {name: url for stream in settings.streams for name, url in stream.catalog_tables.items()}
     wanted = comparable(named.get(given, given))
-    return next((url for url in urls if comparable(url) == wanted), None)
+    table_url = next((url for url in urls if comparable(url) == wanted), None)
+    if table_url is None:
+        msg = f"--table {given} is not a table of this config{reason}"
+        raise UsageError(msg, f"use one of {', '.join(dict.fromkeys(urls))}")
+    return table_url

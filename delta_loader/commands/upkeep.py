@@ -78,7 +78,8 @@ def services(
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
         inspector = facts_reader(settings, stack.enter_context(parallel_requests()))
-        only = None if table is None else _known(settings, table)
+        off = ", or table services are off for its stream"
+        only = None if table is None else table_named(settings, table, tables_of(settings), off)
         if run:
             parts = TableServices(
                 settings, inspector, _spark(settings, stack), SystemClock(), log=log, metrics=Metrics()
@@ -98,15 +99,6 @@ def services(
 
 def facts_reader(settings: Settings, parallel: ParallelMap) -> FactsReader:
     return FactsReader(settings, stage_of(settings, parallel), table_stores(settings), parallel, SystemClock())
-
-
-def _known(settings: Settings, url: str) -> str:
-    tables = tables_of(settings)
-    table_url = table_named(settings, url, tables)
-    if table_url is None:
-        msg = f"--table {url} is not a table of this config, or table services are off for its stream"
-        raise UsageError(msg, f"use one of {', '.join(tables)}")
-    return table_url
 
 
 def _spark(settings: Settings, stack: ExitStack) -> SparkServices:

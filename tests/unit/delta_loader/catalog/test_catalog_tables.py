@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common.errors import ConfigError, TableError
+from common.errors import ConfigError, TableError, UsageError
 from common.settings import Settings, Stream
 from common.settings.load import parse_settings, print_settings
 from delta_loader.catalog.registering import Entry, Registering, UnknownCatalogError
@@ -36,7 +36,8 @@ def test_catalog_name_resolves_to_its_location_in_every_setting() -> None:
     assert parse_settings(print_settings(known), {}, "printed").streams == known.streams
     assert table_named(known, "shop.clicks", tables_of(known)) == "s3://lake/clicks"
     assert table_named(known, "s3a://lake/clicks/", tables_of(known)) == "s3://lake/clicks"
-    assert table_named(known, "shop.others", tables_of(known)) is None
+    with pytest.raises(UsageError, match=r"--table shop\.others is not a table of this config"):
+        table_named(known, "shop.others", tables_of(known))
 
 
 def test_default_dead_letter_table_is_next_to_the_location() -> None:
