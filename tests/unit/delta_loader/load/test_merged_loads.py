@@ -1,11 +1,11 @@
-"""Loads and rewinds of a chain of several topics: of two that come together, one gives way.
+"""Loads and rewinds of a chain of several topics: when they overlap, only one of the two takes effect.
 
 The same for the first load of a chain, and a rewind to before it: the table must not be past what the rewind stages.
 """
 
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -27,7 +27,6 @@ from common.settings.route_tables import OtherTable
 from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
 from common.stage.loading import LOADING, LoadNote, loading_path
-from common.stage.markers import MarkerName
 from common.stage.repair_lock import LastRepair, ended_path, last_repair, repair_path
 from common.storage.store import FsspecStore
 from delta_loader.load.merged import MergedLoads
@@ -391,24 +390,23 @@ def test_first_load_is_held_while_a_repair_may_rewind_below_it() -> None:
     assert world.loaded == 33
 
 
+def act_before(patch: pytest.MonkeyPatch, step: str, act: Callable[[], None]) -> None:
+    """Have something happen right before a step of `MergedLoads`."""
+    real = getattr(MergedLoads, step)
+
+    def late(loads: MergedLoads, *args: object) -> object:
+        act()
+        return real(loads, *args)
+
+    patch.setattr(MergedLoads, step, late)
+
+
 @pytest.mark.parametrize("to", [0, 5])
 def test_first_load_planned_before_a_rewind_is_not_committed(monkeypatch: pytest.MonkeyPatch, to: int) -> None:
     world = FirstWorld()
 
-    class Late(MergedLoads):
-        """The rewind comes between the plan and the load."""
-
-        def begin(
-            self,
-            load: Load,
-            positions: Mapping[TopicPartition, Position | None],
-            origin_of: Callable[[TopicPartition], Position | None],
-        ) -> bool:
-            world.rewind(to)
-            return super().begin(load, positions, origin_of)
-
     with monkeypatch.context() as patch:
-        patch.setattr("delta_loader.load.stream_load.MergedLoads", Late)
+        act_before(patch, "begin", lambda: world.rewind(to))
         assert world.load().held[world.partition].reason == "repaired"
     assert (world.loaded, world.notes) == (None, [])
     again = Staging(world.staging.root).flush(0, to, 40, previous=to - 1 if to else None)
@@ -421,17 +419,11 @@ def test_rewind_between_listing_and_check_is_seen_by_the_origin(monkeypatch: pyt
     """A stale writer's first claim has the name of the marker that was listed."""
     world = FirstWorld()
 
-    class Late(MergedLoads):
-        def check_repairs(
-            self,
-            waiting: Mapping[TopicPartition, Sequence[MarkerName]],
-            position_of: Callable[[TopicPartition], Position | None],
-        ) -> None:
-            world.rewind(0)
-            Staging(world.staging.root).flush(0, 20, 40)
-            super().check_repairs(waiting, position_of)
+    def rewind() -> None:
+        world.rewind(0)
+        Staging(world.staging.root).flush(0, 20, 40)
 
-    monkeypatch.setattr("delta_loader.load.stream_load.MergedLoads", Late)
+    act_before(monkeypatch, "check_repairs", rewind)
     assert world.load().held[world.partition].reason == "repaired"
     assert world.loaded is None
 
@@ -439,19 +431,12 @@ def test_rewind_between_listing_and_check_is_seen_by_the_origin(monkeypatch: pyt
 def test_repair_after_the_check_causes_a_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     world = FirstWorld()
 
-    class Late(MergedLoads):
-        def begin(
-            self,
-            load: Load,
-            positions: Mapping[TopicPartition, Position | None],
-            origin_of: Callable[[TopicPartition], Position | None],
-        ) -> bool:
-            world.stage.create(repair_path(world.partition, 1), b"{}")
-            world.stage.create(ended_path(world.partition, 1), b"{}")
-            return super().begin(load, positions, origin_of)
+    def repair() -> None:
+        world.stage.create(repair_path(world.partition, 1), b"{}")
+        world.stage.create(ended_path(world.partition, 1), b"{}")
 
     with monkeypatch.context() as patch:
-        patch.setattr("delta_loader.load.stream_load.MergedLoads", Late)
+        act_before(patch, "begin", repair)
         assert world.load().held[world.partition].reason == "repaired"
     assert not world.load().held
     assert world.loaded == 33

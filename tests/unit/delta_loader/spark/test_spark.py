@@ -1,4 +1,4 @@
-"""What Spark and its Java are told: options, jars, libraries, authorities, and what others can read of them."""
+"""The options, jars, libraries and authorities that Spark and its Java get, and what others can read of them."""
 
 import ctypes
 import json
