@@ -66,6 +66,8 @@ class StreamHistory:
     ) -> tuple[Rollback, ...]:
         """Why Kafka partitions that are staged have no txn action."""
         chains = list(unplaced)
+        if not chains:
+            return ()
         past = own_history(
             self.commits, self._app_id, [(partition, generations.get(partition, 0)) for partition in chains]
         )

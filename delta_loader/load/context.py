@@ -29,7 +29,7 @@ from delta_loader.load.settle import newest_fact, unknown_partitions
 from delta_loader.load.stream_tables import StreamTables
 from delta_loader.load.table_preparation import TablePreparation
 from delta_loader.load.vacuum_guard import VacuumGuard
-from delta_loader.plan.chain_positions import is_foreign
+from delta_loader.plan.chain_positions import ChainPositions, is_foreign
 from delta_loader.plan.plan import AnyMarker
 from delta_loader.stage.identity import StreamIdentity
 from delta_loader.stage.listed import Listing, without
@@ -148,6 +148,12 @@ class LoadContext:
         """The markers that are not from before their chain's newest origin."""
         return self.identity.younger(partition, self._window.of(partition))
 
+    def chains(self) -> ChainPositions:
+        """What is staged of each chain, next to what the tables have."""
+        identity = self.identity
+        markers = {partition: identity.younger(partition, self._window.of(partition)) for partition in self.listing}
+        return ChainPositions(self.stream, markers, self.origins, self.tables.targets.keys(), self.tables.position)
+
     def is_foreign(self, partition: TopicPartition) -> bool:
         """Whether the staged markers of a Kafka partition belong to something other than the table's position."""
         return is_foreign(self.markers(partition))
@@ -168,7 +174,7 @@ class LoadContext:
     @property
     def unknown_partitions(self) -> frozenset[TopicPartition]:
         """Kafka partitions that have markers and that the stream's topics do not have."""
-        return unknown_partitions({partition: self.markers(partition) for partition in self.listing}, self.partitions)
+        return unknown_partitions(self.chains().markers, self.partitions)
 
     def report_partitions(self) -> None:
         for partition, listed in self.listing.items():

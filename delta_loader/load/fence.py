@@ -3,17 +3,14 @@
 The rules are those of delta_loader/load/rollback.py; a resolution that the stage has is carried out here.
 """
 
-from collections.abc import Mapping, Sequence
-
 from common.spans import Position, TopicPartition
 from common.stage.resolutions import Resolution
 from common.tables.rollback import Rollback, RollbackKind
 from delta_loader.load.committer import CONFLICTS_TO_FAILURE, Committer
 from delta_loader.load.context import LoadContext
-from delta_loader.load.rollback import held_by
-from delta_loader.plan.chain_positions import chains_that_wait, loadable_chains, placed_chains, unplaced_chains
+from delta_loader.load.rollback import held_by, held_chains
+from delta_loader.plan.chain_positions import ChainPositions
 from delta_loader.plan.held import Held
-from delta_loader.plan.plan import AnyMarker
 from delta_loader.tables.commits import Target
 
 
@@ -47,19 +44,17 @@ class RollbackFence:
         context, target = self._context, self._context.tables.main
         if target is None:
             return {}
-        markers = self._markers()
-        events = self._without_position(target, markers)
-        lost: dict[TopicPartition, Held] = {}
-        loads = bool(loadable_chains(markers, context.position))
+        chains = context.chains()
+        events = context.rollbacks.without_txn(target, chains.unplaced())
+        loads = bool(chains.loadable())
         context.tables.note_forgotten([*events, *(context.rollbacks.of_other_topics(target) if loads else ())])
-        for back in [*events, *self._unknown_history(target, markers, loads=loads)]:
+        events = (*events, *self._unknown_history(target, chains, loads=loads))
+        for back in events:
             resolution = context.rollbacks.resolution(target, back)
             if resolution is not None and not context.stop():
                 self._resolve(target, resolution)
                 return self.partitions()
-            waiting = chains_that_wait(back, markers, context.position)
-            lost = dict.fromkeys(waiting, held_by(target.url, context.stream, back, {})) | lost
-        return lost
+        return held_chains(chains, events)
 
     def _positions(self) -> dict[TopicPartition, Position | None]:
         return {partition: self._context.position(partition) for partition in self._context.listing}
@@ -72,14 +67,6 @@ class RollbackFence:
         self._committer.commit(context.rollbacks.resolution_commit(target, resolution, context.ports.new_id))
         context.tables.refresh()
 
-    def _without_position(
-        self, target: Target, markers: Mapping[TopicPartition, Sequence[AnyMarker]]
-    ) -> list[Rollback]:
-        """Chains without a txn action whose table may have had one."""
-        context = self._context
-        chains = unplaced_chains(markers, context.position)
-        return list(context.rollbacks.without_txn(target, chains.partitions, chains.without_origin, chains.first_ms))
-
     def of_unknown_history(self) -> set[TopicPartition]:
         """Kafka partitions whose markers may not be settled: whether the table has them is unknown."""
         context, target = self._context, self._context.tables.main
@@ -88,16 +75,10 @@ class RollbackFence:
             for partition, reason in context.report.held.items()
             if reason.reason == RollbackKind.UNKNOWN.value
         }
-        unknown = [] if target is None else self._unknown_history(target, self._markers(), loads=True)
+        unknown = [] if target is None else self._unknown_history(target, self._context.chains(), loads=True)
         return held.union(*(back.positions for back in unknown))
 
-    def _unknown_history(
-        self, target: Target, markers: Mapping[TopicPartition, Sequence[AnyMarker]], *, loads: bool
-    ) -> list[Rollback]:
+    def _unknown_history(self, target: Target, chains: ChainPositions, *, loads: bool) -> list[Rollback]:
         """Chains whose position may not be theirs; some of them only once something is to be loaded."""
-        placed = placed_chains(markers, self._context.position)
-        back = self._context.rollbacks.unknown(target, placed, loads=loads)
+        back = self._context.rollbacks.unknown(target, chains.placed(), loads=loads)
         return [] if back is None else [back]
-
-    def _markers(self) -> dict[TopicPartition, list[AnyMarker]]:
-        return {partition: self._context.markers(partition) for partition in self._context.listing}

@@ -41,6 +41,7 @@ from common.tables.rollback import (
 )
 from common.tables.stream_history import StreamHistory
 from common.tables.transactions import TxnIds
+from delta_loader.plan.chain_positions import ChainPositions, UnplacedChains
 from delta_loader.plan.held import Held
 from delta_loader.ports import DeltaTables, NewId
 from delta_loader.stage.reading import Stage
@@ -120,24 +121,18 @@ class RollbackDetector:
             unknown = None if known is None else known.unknown
             self._examined[key] = Examined(target.table_id, target.version, target.identity, unknown)
 
-    def without_txn(
-        self,
-        target: Target,
-        unplaced: Iterable[TopicPartition],
-        without_origin: Iterable[TopicPartition],
-        first_ms: Mapping[TopicPartition, int],
-    ) -> tuple[Rollback, ...]:
+    def without_txn(self, target: Target, unplaced: UnplacedChains) -> tuple[Rollback, ...]:
         """Why Kafka partitions that are staged have no position in the table (rule 3)."""
-        unplaced = list(unplaced)
-        if target.version is None or not unplaced:
+        partitions, first_ms = unplaced.partitions, unplaced.first_ms
+        if target.version is None or not partitions:
             return ()
         key = target.url, target.version
         if key not in self._pasts:
-            wanted = [(partition, self.ids.generation_of(partition)) for partition in unplaced]
-            since_ms = min(first_ms.values()) if {*unplaced} == first_ms.keys() else None
+            wanted = [(partition, self.ids.generation_of(partition)) for partition in partitions]
+            since_ms = min(first_ms.values()) if {*partitions} == first_ms.keys() else None
             history = self._tables.history(target.url, target.version)
             self._pasts[key] = own_history(history, self._app_id, wanted, since_ms)
-        return without_txn(self._pasts[key], unplaced, without_origin, self.ids.generations, first_ms)
+        return without_txn(self._pasts[key], partitions, unplaced.without_origin, self.ids.generations, first_ms)
 
     def unknown(
         self, target: Target, placed: Mapping[TopicPartition, tuple[Position, Sequence[Marker]]], *, loads: bool
@@ -194,6 +189,15 @@ class RollbackDetector:
             advances=advances,
             metadata=with_identity(metadata, target, ids, moved) if target.identity.is_whole else metadata,
         )
+
+
+def held_chains(chains: ChainPositions, events: Iterable[Rollback]) -> dict[TopicPartition, Held]:
+    """The chains that rollbacks of the main table hold; the first of these says why."""
+    waiting: dict[TopicPartition, Held] = {}
+    for back in events:
+        reason = held_by(chains.stream.table, chains.stream, back, {})
+        waiting = dict.fromkeys(chains.waiting_for(back), reason) | waiting
+    return waiting
 
 
 def held_by(url: str, stream: Stream, back: Rollback, main: Mapping[TopicPartition, Position | None]) -> Held:

@@ -1,17 +1,29 @@
-"""Which chains have a position in the main table, and which are staged without one; which wait for a resolution.
+"""Which chains can be loaded, which have no position in the main table, and which wait for a resolution.
 
 `PartitionProgress` is how far a pass found a chain to be staged and loaded.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from common.settings import Stream
 from common.spans import Position, TopicPartition
+from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import Manifest, Marker
 from common.stage.undeclared import UndeclaredFields, together
 from common.tables.rollback import Rollback, RollbackKind
-from delta_loader.plan.plan import AnyMarker, ForeignMarker, MissingOrigin, Overlap, Run, next_run
+from delta_loader.plan.held import Held, MainTable, held
+from delta_loader.plan.plan import (
+    AnyMarker,
+    ForeignMarker,
+    MissingOrigin,
+    NextRun,
+    Overlap,
+    Run,
+    next_run,
+    require_splittable,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,57 +40,82 @@ def is_foreign(markers: Iterable[AnyMarker]) -> bool:
     return any(isinstance(marker, ForeignMarker) for marker in markers)
 
 
-def unplaced_chains(
-    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]], position_of: Callable[[TopicPartition], Position | None]
-) -> UnplacedChains:
-    """``markers_of`` are the first markers of each chain, in order: those before a foreign one may be loaded."""
-    unplaced = [
-        partition
-        for partition, markers in markers_of.items()
-        if position_of(partition) is None and not is_foreign(markers[:1])
-    ]
-    without_origin = [
-        partition for partition in unplaced if isinstance(next_run(None, markers_of[partition]), MissingOrigin)
-    ]
-    first_ms: dict[TopicPartition, int] = {}
-    for partition in unplaced:
-        first = next(iter(markers_of[partition]), None)
-        if isinstance(first, Marker) and first.manifest is not None:
-            first_ms[partition] = first.manifest.created_ms
-    return UnplacedChains(unplaced, without_origin, first_ms)
+@dataclass(frozen=True, slots=True)
+class ChainPositions:
+    """A stream's staged chains and its tables' positions, as they were read together: what can be loaded, and why not.
 
+    A pass of the loader and ``delta-loader status`` both decide by it, so they agree.
+    """
 
-def loadable_chains(
-    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]], position_of: Callable[[TopicPartition], Position | None]
-) -> list[TopicPartition]:
-    return [
-        partition
-        for partition, markers in markers_of.items()
-        if isinstance(next_run(position_of(partition), markers), Run | Overlap)
-    ]
+    stream: Stream
+    markers: Mapping[TopicPartition, Sequence[AnyMarker]]
+    """The first markers of each chain that are not loaded, and the one before them, in order."""
+    origins: Mapping[TopicPartition, ChainOrigin]
+    """The newest origin of each chain that has one."""
+    tables: Collection[str]
+    """The URLs of the stream's tables that exist."""
+    position_in: Callable[[str, TopicPartition], Position | None]
+    """A table's position; None where it has none, or does not exist."""
 
+    def position(self, partition: TopicPartition) -> Position | None:
+        """The main table's position."""
+        return self.position_in(self.stream.table, partition)
 
-def placed_chains(
-    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]], position_of: Callable[[TopicPartition], Position | None]
-) -> dict[TopicPartition, tuple[Position, list[Marker]]]:
-    """Chains with a position, and the markers near it."""
-    placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
-    for partition, markers in markers_of.items():
-        position = position_of(partition)
-        if position is not None:
-            placed[partition] = position, [marker for marker in markers if isinstance(marker, Marker)]
-    return placed
+    def outcome(self, partition: TopicPartition) -> NextRun:
+        """What follows in a chain."""
+        origin = self.origins.get(partition)
+        start = None if origin is None else origin.first_position
+        outcome = next_run(self.position(partition), self.markers.get(partition, ()), start)
+        return require_splittable(outcome, self.stream.row_tables, kafka_columns=self.stream.kafka_columns)
 
+    def held(self, partition: TopicPartition, outcome: NextRun) -> Held | None:
+        """Why nothing of a chain can be loaded; ``outcome`` is what follows in it."""
+        main = self._main_table(partition) if isinstance(outcome, MissingOrigin) else None
+        return held(partition, outcome, main)
 
-def chains_that_wait(
-    back: Rollback,
-    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]],
-    position_of: Callable[[TopicPartition], Position | None],
-) -> list[TopicPartition]:
-    """The chains that a rollback of the table holds (common/tables/rollback.py, rule 6)."""
-    if back.kind is not RollbackKind.UNKNOWN or back.is_unplaced:
-        return list(back.positions)
-    return list(dict.fromkeys([*back.positions, *loadable_chains(markers_of, position_of)]))
+    def _main_table(self, partition: TopicPartition) -> MainTable:
+        positions = {url: self.position_in(url, partition) for url in self.stream.secondary_tables}
+        others = {url: position for url, position in positions.items() if position is not None}
+        return MainTable(self.stream.table, self.stream.table in self.tables, others, self.stream.row_tables)
+
+    def unplaced(self) -> UnplacedChains:
+        """The chains without a position; their markers before a foreign one may be loaded."""
+        unplaced = [
+            partition
+            for partition, markers in self.markers.items()
+            if self.position(partition) is None and not is_foreign(markers[:1])
+        ]
+        without_origin = [
+            partition for partition in unplaced if isinstance(next_run(None, self.markers[partition]), MissingOrigin)
+        ]
+        first_ms: dict[TopicPartition, int] = {}
+        for partition in unplaced:
+            first = next(iter(self.markers[partition]), None)
+            if isinstance(first, Marker) and first.manifest is not None:
+                first_ms[partition] = first.manifest.created_ms
+        return UnplacedChains(unplaced, without_origin, first_ms)
+
+    def loadable(self) -> list[TopicPartition]:
+        return [
+            partition
+            for partition, markers in self.markers.items()
+            if isinstance(next_run(self.position(partition), markers), Run | Overlap)
+        ]
+
+    def placed(self) -> dict[TopicPartition, tuple[Position, list[Marker]]]:
+        """The chains with a position, and the markers near it."""
+        placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
+        for partition, markers in self.markers.items():
+            position = self.position(partition)
+            if position is not None:
+                placed[partition] = position, [marker for marker in markers if isinstance(marker, Marker)]
+        return placed
+
+    def waiting_for(self, back: Rollback) -> list[TopicPartition]:
+        """The chains that a rollback of the main table holds (common/tables/rollback.py, rule 6)."""
+        if back.kind is not RollbackKind.UNKNOWN or back.is_unplaced:
+            return list(back.positions)
+        return list(dict.fromkeys([*back.positions, *self.loadable()]))
 
 
 @dataclass(frozen=True, slots=True)

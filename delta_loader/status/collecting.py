@@ -12,7 +12,6 @@ from common.ports import ObjectStore
 from common.settings import Stream
 from common.settings.catalog import name_of_table
 from common.spans import Position, Topic, TopicPartition
-from common.stage.chain_origins import ChainOrigin
 from common.stage.failures import LastFailure, last_failure
 from common.stage.idle import HeldFact, IdleFact, stream_fact
 from common.stage.markers import Marker, MarkerName
@@ -29,29 +28,19 @@ from common.tables.urls import comparable
 from delta_loader.check_result import Check, Level
 from delta_loader.checks.requirements import table_checks
 from delta_loader.load.merged import repair_of
-from delta_loader.load.rollback import held_by
+from delta_loader.load.rollback import held_by, held_chains
 from delta_loader.load.settle import unknown_partitions
-from delta_loader.plan.chain_positions import (
-    chains_that_wait,
-    is_foreign,
-    loadable_chains,
-    placed_chains,
-    undeclared_of,
-    unplaced_chains,
-    violations_of,
-)
+from delta_loader.plan.chain_positions import ChainPositions, is_foreign, undeclared_of, violations_of
 from delta_loader.plan.held import (
     Held,
-    MainTable,
     gone_from_kafka,
-    held,
     missing_file,
     staged_from,
     topic_recreated,
     topic_truncated,
     unknown_partition,
 )
-from delta_loader.plan.plan import AnyMarker, MissingOrigin, NextRun, Overlap, Run, next_run, require_splittable
+from delta_loader.plan.plan import NextRun, Overlap, Run
 from delta_loader.ports import EndsOf, OpenStore
 from delta_loader.stage.generations import unfinished_repair
 from delta_loader.stage.identity import StreamIdentity
@@ -177,12 +166,10 @@ class _Chains:
     ids: TxnIds
     positions: Mapping[TopicPartition, Position | None]
     """The main table's; also of Kafka partitions without a chain."""
-    markers_of: Mapping[TopicPartition, Sequence[AnyMarker]]
+    staged: ChainPositions
+    outcomes: Mapping[TopicPartition, NextRun]
     older: frozenset[TopicPartition]
     """The chains that still have markers from before their origin."""
-    outcomes: Mapping[TopicPartition, NextRun]
-    origins: Mapping[TopicPartition, ChainOrigin]
-    """Of the chains that have one."""
     writers_hold: Mapping[TopicPartition, HeldFact]
     """The writers' last reports."""
     idle: Sequence[IdleFact]
@@ -190,7 +177,7 @@ class _Chains:
 
     def held_by_writers(self, partition: TopicPartition, staged_to: Position | None) -> Held | None:
         """Why a writer holds a Kafka partition, by its own report."""
-        fact, origin = self.writers_hold.get(partition), self.origins.get(partition)
+        fact, origin = self.writers_hold.get(partition), self.staged.origins.get(partition)
         end = origin.position if staged_to is None and origin is not None else staged_to
         if fact is None or not fact.holds(end, self.ids.generation_of(partition), self.idle):
             return None
@@ -220,11 +207,15 @@ def _read_chains(
     }
     markers_of = {partition: identity.younger(partition, markers) for partition, markers in read_of.items()}
     older = frozenset(partition for partition, markers in read_of.items() if len(markers) > len(markers_of[partition]))
-    outcomes = {
-        partition: _outcome(stream, positions[partition], markers_of.get(partition, []), origins.get(partition))
-        for partition in known
-    }
-    return _Chains(listing, ends, ids, positions, markers_of, older, outcomes, origins, *reports())
+
+    def position_in(url: str, partition: TopicPartition) -> Position | None:
+        if url not in tables.states:
+            return None
+        return ids.in_table(tables.identities[url].plain_topic).position(tables.states[url].transactions, partition)
+
+    staged = ChainPositions(stream, markers_of, origins, tables.states.keys(), position_in)
+    outcomes = {partition: staged.outcome(partition) for partition in known}
+    return _Chains(listing, ends, ids, positions, staged, outcomes, older, *reports())
 
 
 def _stream_status(
@@ -234,7 +225,7 @@ def _stream_status(
     tables = _read_tables(stream, open_store)
     chains = _read_chains(stream, stage, tables, listing, with_chains(kafka.ends, listing), reports=reports)
     state, waiting = tables.state, _held(stream, stage, open_store, tables, chains)
-    every_marker = [marker for markers in chains.markers_of.values() for marker in markers]
+    every_marker = [marker for markers in chains.staged.markers.values() for marker in markers]
     return StreamStatus(
         app_id=stream.app_id,
         last_failure=_last_failure(stage, stream),
@@ -246,7 +237,7 @@ def _stream_status(
         ),
         aside=Aside(*stage.aside(stream)),
         deferred=deferred_of(chains.ids, tables.transactions, stream.secondary_tables, chains.positions),
-        incompatible=tuple(_incompatibilities(stream, state, open_store)),
+        incompatible=tuple(_incompatibilities(stream, tables)),
         gained=_gained(stream, stage),
         appeared=stage.routes(stream),
         valid_through_ms=(
@@ -263,36 +254,23 @@ def _held(
     stream: Stream, stage: Stage, open_store: OpenStore, tables: _Tables, chains: _Chains
 ) -> dict[TopicPartition, Held]:
     """Why Kafka partitions wait, as the loader holds them."""
-    listing, markers_of = chains.listing, chains.markers_of
+    listing, markers_of = chains.listing, chains.staged.markers
     unknown = {
-        partition: unknown_partition(partition, _paths(markers_of[partition], listing[partition]))
+        partition: unknown_partition(
+            partition, [path for marker in markers_of[partition] for path in listing[partition].paths(marker.name)]
+        )
         for partition in unknown_partitions(markers_of, stream_fact(stream.app_id, 0, chains.ends))
     }
     resolutions = _waiting_for_resolution(stream, tables, chains, stage.store)
     lacking = _lacking_a_file(stream, stage, open_store, chains)
-    main = {
-        partition: _main_table(stream, tables, chains, partition)
-        for partition, outcome in chains.outcomes.items()
-        if isinstance(outcome, MissingOrigin)
-    }
     reasons = {
         partition: unknown.get(partition)
         or (_waits(stage, chains, partition, resolutions) if partition in listing else None)
-        or held(partition, outcome, main.get(partition))
+        or chains.staged.held(partition, outcome)
         or lacking.get(partition)
         for partition, outcome in chains.outcomes.items()
     }
     return {partition: reason for partition, reason in reasons.items() if reason is not None}
-
-
-def _main_table(stream: Stream, tables: _Tables, chains: _Chains, partition: TopicPartition) -> MainTable:
-    others: dict[str, Position] = {}
-    for url in stream.secondary_tables:
-        if url in tables.states:
-            ids = chains.ids.in_table(tables.identities[url].plain_topic)
-            position = ids.position(tables.states[url].transactions, partition)
-            others |= {} if position is None else {url: position}
-    return MainTable(stream.table, tables.state is not None, others, stream.row_tables)
 
 
 def _waits(
@@ -305,38 +283,23 @@ def _waits(
     return repair_of(stage.store, partition, chains.positions[partition], chains.listing[partition].names[0].start)
 
 
-def _paths(markers: Iterable[AnyMarker], listed: Listed) -> Iterator[str]:
-    return (path for marker in markers for path in listed.paths(marker.name))
-
-
 def _gained(stream: Stream, stage: Stage) -> tuple[Gained, ...]:
     by_route = stream.gains_by_table
     evolved = latest(stage.store, stream.app_id, by_route=by_route) if stream.record.evolves else None
     return () if evolved is None else evolved.gained
 
 
-def _incompatibilities(stream: Stream, state: TableState | None, open_store: OpenStore) -> Iterator[Check]:
+def _incompatibilities(stream: Stream, tables: _Tables) -> Iterator[Check]:
     """The incompatibilities of the stream's main table, and of those that have their own columns."""
-    others = dict.fromkeys(url for url, _ in stream.routing.sections.values())
-    tables = [(stream.table, state), *((url, read_table_state(open_store(url))) for url in others)]
-    return (
-        check
-        for url, table_state in tables
-        for check in table_checks(stream, table_state, url)
-        if check.level is Level.ERROR
-    )
+    urls = [stream.table, *dict.fromkeys(url for url, _ in stream.routing.sections.values())]
+    states = {comparable(url): state for url, state in tables.states.items()}
+    checks = (check for url in urls for check in table_checks(stream, states.get(comparable(url)), url))
+    return (check for check in checks if check.level is Level.ERROR)
 
 
 def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:
     window = list(listed.window_at(position, _WINDOW))
     return window if listed.names[-1] in window else [*window, listed.names[-1]]
-
-
-def _outcome(
-    stream: Stream, position: Position | None, markers: Sequence[AnyMarker], origin: ChainOrigin | None
-) -> NextRun:
-    outcome = next_run(position, markers, None if origin is None else origin.first_position)
-    return require_splittable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
 
 
 def _lacking_a_file(
@@ -368,7 +331,7 @@ def _lacking_a_file(
 def _partition_status(
     partition: TopicPartition, chains: _Chains, why: Held | None, kafka: KafkaSnapshot
 ) -> PartitionStatus:
-    near_markers, listed = chains.markers_of.get(partition, ()), chains.listing.get(partition)
+    near_markers, listed = chains.staged.markers.get(partition, ()), chains.listing.get(partition)
     kafka_end = chains.ends.get(partition)
     position = None if is_foreign(near_markers) else chains.positions[partition]
     markers = [marker for marker in near_markers if isinstance(marker, Marker)]
@@ -407,15 +370,9 @@ def _waiting_for_resolution(
     if tables.state is None:
         return {}
     own = tables.histories[stream.table]
-    staged = {partition: markers for partition, markers in chains.markers_of.items() if markers}
-    placed, loads = placed_chains(staged, chains.positions.get), loadable_chains(staged, chains.positions.get)
-    unknown = own.unknown(placed, generations, stage, loads=bool(loads))
-    events = [] if unknown is None else [unknown]
-    unplaced = unplaced_chains(staged, chains.positions.get)
-    if unplaced.partitions:
-        events += own.without_txn(unplaced.partitions, unplaced.without_origin, generations, unplaced.first_ms)
-    return {
-        partition: held_by(stream.table, stream, back, chains.positions)
-        for back in events
-        for partition in chains_that_wait(back, staged, chains.positions.get)
-    }
+    markers_of = {partition: markers for partition, markers in chains.staged.markers.items() if markers}
+    staged = replace(chains.staged, markers=markers_of)
+    unplaced = staged.unplaced()
+    events = own.without_txn(unplaced.partitions, unplaced.without_origin, generations, unplaced.first_ms)
+    unknown = own.unknown(staged.placed(), generations, stage, loads=bool(staged.loadable()))
+    return held_chains(staged, events if unknown is None else (*events, unknown))

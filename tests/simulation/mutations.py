@@ -28,7 +28,7 @@ from common.stage.leases import Epoch
 from common.stage.markers import Manifest, Marker, MarkerName
 from common.stage.task_files import EMPTY_STATE, MarkedState, StateFiles
 from delta_loader.lease.holder import LoaderLease
-from delta_loader.load import commit_load, committer, planning, settling
+from delta_loader.load import commit_load, committer, settling
 from delta_loader.load.catch_up import CatchUp
 from delta_loader.load.committer import NextStep
 from delta_loader.load.refusals import Refusals
@@ -304,7 +304,6 @@ def _restore_unless_there_is_some(real: Callable[..., int], stores: TaskStores, 
 
 _claim_taken = changed(StagedChains, "claim", lambda self, name, data: self._store.create(name.path, data) or True)
 _gap_stepped_over = (
-    wrapped(planning, "next_run", _next_run),
     wrapped(chain_positions, "next_run", _next_run),
     wrapped(StagedChains, "tail", _tail_with_a_gap),
 )
