@@ -28,6 +28,7 @@ from common.metrics import Metrics
 from common.pause_commands import add_pause_commands
 from common.remedies import CONFIG
 from common.settings import Native, Settings, Stream
+from common.settings.overlap import TopicReaders
 from common.settings.pace import longest_replay_s, writer_of
 from common.settings.stores import stage_store, table_stores
 from common.sizes import counted
@@ -398,12 +399,12 @@ def _try_records(
 ) -> bool:
     """Print the outcome of each stream's newest records; False if some need an operator."""
     well, alarm = True, settings.writer.dead_letter_alarm
+    partitions_of = TopicReaders([converter.stream for converter in converters]).partitions_of_each(partitions)
     for converter in converters:
         if isinstance(converter, PendingConverter):
             continue  # nothing to try: its topics have no records
-        own_partitions = [partition for partition in partitions if converter.stream.takes(partition.topic)]
         with closing(Sampler(settings)) as sampler:
-            sample = sampler.sample(converter, own_partitions)
+            sample = sampler.sample(converter, partitions_of[converter.stream.app_id])
         report("sample", "\n".join(sample.lines(alarm)))
         has_state = not isinstance(converter, RecordConverter) and converter.topology.has_state
         well = well and (has_state or sample.is_well(alarm))

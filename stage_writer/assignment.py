@@ -19,6 +19,7 @@ from typing import assert_never
 from common import metrics as catalogue
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, StoreError
 from common.ports import Clock
+from common.settings.overlap import TopicReaders
 from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import LastRecord
@@ -105,7 +106,8 @@ class AssignedPartitions:
         outlets: Outlets,
         runtime: Runtime,
     ) -> None:
-        self._converters = tuple(converters)
+        self._converters = {converter.stream.app_id: converter for converter in converters}
+        self._readers = TopicReaders([converter.stream for converter in converters])
         self._source = source
         self._stage = stage
         self._buffers = buffers
@@ -125,9 +127,8 @@ class AssignedPartitions:
         for partition in partitions:
             self.outage.forget(partition)
             self.held.pop(partition, None)
-            converter = next((each for each in self._converters if each.stream.takes(partition.topic)), None)
-            if converter is not None:
-                self._startup.add(partition, converter)
+            for stream in self._readers.taking(partition.topic)[:1]:
+                self._startup.add(partition, self._converters[stream.app_id])
         return self._start(partitions)
 
     def resume(self) -> None:

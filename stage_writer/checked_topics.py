@@ -11,6 +11,7 @@ from common.errors import MarkerError
 from common.http.pages import with_remedy
 from common.kafka.rights import Right, require_topic
 from common.settings import Settings
+from common.settings.overlap import TopicReaders
 from common.settings.stores import stage_store
 from common.sizes import counted
 from common.spans import Topic, TopicPartition
@@ -26,16 +27,14 @@ if TYPE_CHECKING:
 
 def topic_lines(settings: Settings, ends: Collection[TopicPartition]) -> Iterator[str]:
     """The topics of each stream. Raises the error of a topic that does not exist."""
+    partitions_of = TopicReaders(settings.streams).partitions_of_each(ends)
     for stream in settings.streams:
-        mine = [partition for partition in ends if stream.takes(partition.topic)]
-        missing = [
-            topic
-            for topic in stream.topics
-            if not stream.pattern and topic not in {name for m in mine for name in topics_of(m.topic)}
-        ]
+        partitions = partitions_of[stream.app_id]
+        known = {topic for partition in partitions for topic in topics_of(partition.topic)}
+        missing = [] if stream.pattern else [topic for topic in stream.topics if topic not in known]
         if missing:
             raise missing_topic(stream, missing[0])
-        yield f"ok: {stream.app_id} has {counted(len(mine), 'partition')}"
+        yield f"ok: {stream.app_id} has {counted(len(partitions), 'partition')}"
 
 
 def require_written(settings: Settings, converters: Sequence[AnyConverter]) -> None:

@@ -10,12 +10,13 @@ Rules:
    topics, and nothing in a table says which of two streams a record's row is from.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
 from common.errors import ConfigError
 from common.settings.stream import Stream
+from common.spans import TopicPartition
 from common.stage.merged import may_name_chain, topics_of
 from common.tables.urls import comparable
 
@@ -50,6 +51,14 @@ class TopicReaders:
     def taking(self, chain: str) -> list[Stream]:
         """The streams whose chains have this name."""
         return [stream for stream in self.of(topics_of(chain)[0]) if stream.takes(chain)]
+
+    def partitions_of_each(self, partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+        """By app_id, those of the given Kafka partitions whose chains are the stream's."""
+        of_each: dict[str, list[TopicPartition]] = {stream.app_id: [] for stream in self._streams}
+        for partition in partitions:
+            for stream in self.taking(partition.topic):
+                of_each[stream.app_id].append(partition)
+        return of_each
 
 
 def readers(streams: Collection[Stream], topics: Collection[str]) -> dict[str, list[Stream]]:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from common.errors import MarkerError, NewerFormatError
 from common.ports import ObjectStore, StoredObject
 from common.settings import Stream
+from common.settings.overlap import TopicReaders
 from common.spans import Offset, TopicPartition, position_after
 from common.stage.appeared_routes import appeared, with_appeared_of
 from common.stage.chain_origins import BEGIN, ChainOrigin, listed_origin, newest_paths
@@ -92,11 +93,10 @@ class Stage:
         Chains whose newest marker has no content, or cannot be read, are left out. Raises StoreError.
         """
         self._learn()
+        read_by = TopicReaders(streams)
         items = ((MarkerName.parse(item.path), item) for item in self.store.list(f"{DONE}/"))
         others = [
-            (name, item)
-            for name, item in items
-            if name is not None and not any(stream.takes(name.topic_partition.topic) for stream in streams)
+            (name, item) for name, item in items if name is not None and not read_by.taking(name.topic_partition.topic)
         ]
         chains = list(listing_of(others).values())
         newest = [(listed.names[-1], listed.paths(listed.names[-1])[0]) for listed in chains]
