@@ -265,16 +265,14 @@ class ColumnFollower(Protocol):
         """The converter for columns found since the last call, or None. Never blocks."""
 
 
-class PartitionTask(Protocol):
+class PartitionTask(Converter, Protocol):
     """The state that a Kafka partition of a stream with a topology keeps between messages; dropped with its buffer.
+
+    As a `Converter` it makes rows of this partition's messages, and changes the state while doing so.
 
     Rows and state move together: the changes made by a buffer's messages are sealed with it, written before its marker
     and named by it. The task of a dropped partition is never used again.
     """
-
-    @property
-    def converter(self) -> Converter:
-        """Makes rows of this partition's messages, and changes the state while doing so."""
 
     @property
     def memory_bytes(self) -> int:

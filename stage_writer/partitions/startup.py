@@ -159,7 +159,7 @@ class PartitionStartup:
                 outcomes[partition] = self._failed(partition, error)
             else:
                 del self.waiting[partition]
-                outcomes[partition] = StartedPartition(restoring.resume_point, task.converter, task)
+                outcomes[partition] = StartedPartition(restoring.resume_point, task, task)
         return outcomes
 
     def _close_left(self) -> None:

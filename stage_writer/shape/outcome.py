@@ -38,7 +38,7 @@ class Part:
         """The rows of each batch that has any, by its index; copied, because they are from rows in another order."""
         bounds = messages.bounds(self.index)
         for message in np.flatnonzero(np.diff(bounds)).tolist():
-            yield message, _copied(self.rows.slice(int(bounds[message]), int(bounds[message + 1] - bounds[message])))
+            yield message, copied(self.rows.slice(int(bounds[message]), int(bounds[message + 1] - bounds[message])))
 
 
 def joined(parts: Sequence[Part]) -> Part:
@@ -201,10 +201,11 @@ def _slice(rows: pa.Table, start: int, end: int) -> pa.Table:
     part = rows.slice(start, end - start)
     if part.num_rows * 2 >= rows.num_rows or part.num_rows == 0:
         return part
-    return _copied(part)
+    return copied(part)
 
 
-def _copied(part: pa.Table) -> pa.Table:
+def copied(part: pa.Table) -> pa.Table:
+    """The same rows without the others that they are a slice of."""
     return pa.table([pa.concat_arrays(column.chunks) for column in part.columns], schema=part.schema)
 
 

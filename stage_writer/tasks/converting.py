@@ -1,4 +1,4 @@
-"""From the messages of one Kafka partition to rows, by its task: a `stage_writer.ports.Converter`.
+"""From the messages of one Kafka partition to rows, by its task (stage_writer/tasks/kept.py).
 
 Rules:
 
@@ -13,34 +13,27 @@ Rules:
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from common.settings.columns import kafka_fields_of
-from common.spans import Topic, TopicPartition
-from common.stage.task_files import StateFiles
+from common.spans import Topic
 from stage_writer.decode.batch import Index, MessageBatch, Messages
 from stage_writer.decode.merged_batch import MergedBatch
 from stage_writer.decode.rejects import Reject
 from stage_writer.outbox.records import outgoing_table
 from stage_writer.parquet.buffer import StagedRows, TableFormat
-from stage_writer.ports import RestoreTask, StateStore
 from stage_writer.shape.kafka_columns import made_of
-from stage_writer.shape.outcome import dead_letters_of, kafka_columns_of
-from stage_writer.tasks.tables import TopologyConverterBase
+from stage_writer.shape.outcome import Outcome, Part, copied, index_of, kafka_columns_of, staged_of
 
 if TYPE_CHECKING:
     from stage_writer.tasks.shared import StreamTasks
     from stage_writer.topologies.task.inputs import Input, Output
-    from stage_writer.topologies.task.task import Task
 
     Decoded = tuple[Input, list[Reject], Index]
     """The messages of one topic for its task, those that are refused, and the tombstones."""
@@ -102,75 +95,31 @@ def decoded_by_topic(
     return decoded_batches
 
 
-class TaskConverter(TopologyConverterBase):
-    """The conversion of one Kafka partition's messages; the tasks of a stream convert together (joint_converter.py)."""
-
-    def __init__(self, parent: StreamTasks, task: Task, gate: Lock) -> None:
-        """``gate`` is held while the task uses its stores: lookups come from other threads."""
-        self.parent = parent
-        self.stream, self.formats = parent.stream, parent.formats
-        self.task = task
-        self.gate = gate
-        self.is_closed = False
-        self.wants_flush = False
-
-    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> RestoreTask:
-        """A new task: this one's partition is read again."""
-        return self.parent.restores(partition, state, store)
-
-    def close(self) -> None:
-        """The partition was revoked (rule 2)."""
-        if not self.is_closed:
-            self.is_closed = True
-            with suppress(Exception):  # errors in the user's code are ignored: this task is no longer used
-                self.task.close()
-
-    def staged(self, batch: MessageBatch, output: Output, decoded: DecodedBatch) -> StagedRows:
-        """The task's output for a batch."""
-        self.wants_flush = self.wants_flush or output.wants_commit
-        self.parent.count_dropped(output.dropped)
-        rejects = sorted([*decoded.rejects, *output.rejects], key=attrgetter("index"))
-        return _staged(self.parent, messages_of(batch), output, rejects, decoded.tombstones)
-
-
-def _staged(
-    parent: StreamTasks, messages: Messages, output: Output, rejects: Sequence[Reject], tombstones: Index
+def staged_output(
+    parent: StreamTasks, batch: MessageBatch, output: Output, rejects: Iterable[Reject], tombstones: Index
 ) -> StagedRows:
-    (batch,) = messages.batches
-    own, dead = parent.formats
-    formats = parent.row_formats
-    with_rows = np.unique(np.concatenate([np.zeros(0, np.int64), *(index for index, _ in output.tables.values())]))
-    rows = sum(len(index) for index, _ in output.tables.values())
+    """A task's output for a batch; ``rejects`` are those of decoding. Raises RuntimeError where rule 1 is broken."""
+    messages, numbers = messages_of(batch), {name: number for number, name in enumerate(parent.row_formats)}
+    formats = list(parent.row_formats.values())
+    tables: dict[int, Part] = {}
+    for name, (index, table) in output.tables.items():
+        rows_format = parent.row_formats[name]
+        rows = _with_kafka(parent, rows_format, messages, index, table).cast(rows_format.arrow_schema)
+        tables[numbers[name]] = Part(index, _own(rows))
+    refused = sorted([*rejects, *output.rejects], key=attrgetter("index"))
     left = np.ones(len(batch), np.bool_)
-    left[with_rows] = False
-    left[[reject.index for reject in rejects]] = False
+    left[index_of(tables)] = False
+    left[[reject.index for reject in refused]] = False
     empty = tombstones[left[tombstones]]
-    left[tombstones] = False
-    filtered = np.flatnonzero(left)
-    _require_all(len(batch), len(with_rows), len(rejects), len(empty), len(filtered))
-    tables = {
-        name: _own(_with_kafka(parent, formats[name], messages, index, table).cast(formats[name].arrow_schema))
-        for name, (index, table) in output.tables.items()
-    }
-    return StagedRows(
-        end=batch.end,
-        records=len(batch),
-        tombstones=len(empty),
-        dead_letters=Counter(str(reject.error_class) for reject in rejects),
-        timestamp_bounds_ms=batch.timestamp_bounds_ms(),
-        rows=(tables.pop("", own.arrow_schema.empty_table()), dead_letters_of(messages, rejects, dead.arrow_schema)),
-        filtered_offsets=batch.offsets[filtered],
-        exploded=rows - len(with_rows),
-        routed=tuple((formats[name], rows) for name, rows in tables.items()),
-        outgoing=outgoing_table(output.topics, batch) if output.topics else None,
-    )
+    left[empty] = False
+    outcome = Outcome(index_of(tables), tables, refused, empty, np.flatnonzero(left))
+    (staged,) = staged_of(messages, outcome, formats, parent.formats[1])
+    return replace(staged, outgoing=outgoing_table(output.topics, batch) if output.topics else None)
 
 
 def _own(rows: pa.Table) -> pa.Table:
     """The rows; copied where they would keep many others in memory while they wait."""
-    if rows.num_rows == 0 or rows.get_total_buffer_size() <= 2 * rows.nbytes:
-        return rows
-    return pa.table([pa.concat_arrays(column.chunks) for column in rows.columns], schema=rows.schema)
+    return rows if rows.num_rows == 0 or rows.get_total_buffer_size() <= 2 * rows.nbytes else copied(rows)
 
 
 def _with_kafka(parent: StreamTasks, table: TableFormat, messages: Messages, index: Index, rows: pa.Table) -> pa.Table:
@@ -180,9 +129,3 @@ def _with_kafka(parent: StreamTasks, table: TableFormat, messages: Messages, ind
     for name, column in columns:
         rows = rows.append_column(name, column)
     return rows
-
-
-def _require_all(records: int, *parts: int) -> None:
-    """Rule 1."""
-    if sum(parts) != records:
-        raise RuntimeError(f"{records} messages became {parts} with rows, dead letters, tombstones and filtered ones")

@@ -16,11 +16,12 @@ from contextlib import ExitStack
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.ports import Converter
-from stage_writer.tasks.converting import TaskConverter, decoded_by_topic
+from stage_writer.tasks.converting import decoded_by_topic
+from stage_writer.tasks.kept import KeptTask
 from stage_writer.tasks.shared import StreamTasks
 from stage_writer.topologies.task.task import process_together
 
-Work = tuple[TaskConverter, MessageBatch]
+Work = tuple[KeptTask, MessageBatch]
 
 _MOST_MESSAGES = 10_000
 
@@ -31,7 +32,7 @@ def joint_converters(
     """Batches of tasks, grouped by stream. Raises TypeError for batches of other converters."""
     tasks: dict[StreamTasks, list[Work]] = {}
     for converter, batches in fresh.items():
-        if not isinstance(converter, TaskConverter):
+        if not isinstance(converter, KeptTask):
             msg = f"messages of {batches[0].partition} were to be converted without their columns, or without a task"
             raise TypeError(msg)
         tasks.setdefault(converter.parent, []).extend((converter, batch) for batch in batches)
@@ -42,7 +43,7 @@ def joint_converters(
 class JointConverter:
     """A `stage_writer.ports.BatchConverter` of the tasks of a stream."""
 
-    def __init__(self, parent: StreamTasks, tasks: Sequence[TaskConverter]) -> None:
+    def __init__(self, parent: StreamTasks, tasks: Sequence[KeptTask]) -> None:
         """``tasks`` are those of the batches to convert, one for each (rule 1)."""
         self.stream = parent.stream
         self._parent = parent
@@ -56,14 +57,14 @@ class JointConverter:
 
     def _converted(self, work: Sequence[Work]) -> list[tuple[MessageBatch, StagedRows]]:
         decoded = decoded_by_topic([part for _, part in work], self._parent.decoded)
-        tasks = [(converter.task, each.inputs) for (converter, _), each in zip(work, decoded, strict=True)]
+        tasks = [(kept.task, each.inputs) for (kept, _), each in zip(work, decoded, strict=True)]
         with ExitStack() as held:
-            for gate in {id(converter.gate): converter.gate for converter, _ in work}.values():
+            for gate in {id(kept.gate): kept.gate for kept, _ in work}.values():
                 held.enter_context(gate)
             outputs = process_together(tasks, self._parent.environment.wall_ms())
         return [
-            (part, converter.staged(part, output, each))
-            for (converter, part), output, each in zip(work, outputs, decoded, strict=True)
+            (part, kept.staged(part, output, each))
+            for (kept, part), output, each in zip(work, outputs, decoded, strict=True)
         ]
 
 

@@ -1,4 +1,4 @@
-"""A running task and its stores, next to the buffer of its Kafka partition: a `stage_writer.ports.PartitionTask`.
+"""A running task with its stores, and the conversion of its Kafka partition's messages.
 
 Rules:
 
@@ -21,6 +21,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 
@@ -28,22 +29,31 @@ from common.errors import StoreError
 from common.spans import TopicPartition
 from common.stage.task_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind, later_snapshot_name
 from stage_writer.chain_end import Tail
-from stage_writer.parquet.buffer import Buffer
-from stage_writer.ports import StateStore
-from stage_writer.tasks.converting import TaskConverter
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.parquet.buffer import Buffer, StagedRows
+from stage_writer.ports import RestoreTask, StateStore
+from stage_writer.tasks.converting import DecodedBatch, staged_output
 from stage_writer.tasks.look_ups import OpenTask
 from stage_writer.tasks.shared import StreamTasks
+from stage_writer.tasks.tables import TopologyConverterBase
 from stage_writer.topologies.stores import Changes, Snapshot, TaskStores
 from stage_writer.topologies.stores.files import changes_to_chunks, snapshot_to_chunks
+from stage_writer.topologies.task.inputs import Output
 from stage_writer.topologies.task.task import Task
 
 
-class KeptTask:
+class KeptTask(TopologyConverterBase):
+    """A `stage_writer.ports.PartitionTask`; the tasks of a stream convert together (joint_converter.py)."""
+
     def __init__(
         self, parent: StreamTasks, partition: TopicPartition, task: Task, files: StateFiles, *, changed_bytes: int
     ) -> None:
         """``files`` are the files that it was restored from, including ``changed_bytes`` of changes."""
-        self._parent = parent
+        self.parent = parent
+        self.stream, self.formats = parent.stream, parent.formats
+        self.task = task
+        self.is_closed = False
+        self.wants_flush = False
         self._source = partition
         self._stores = task.stores
         self._files = files
@@ -52,30 +62,37 @@ class KeptTask:
         self._readers = _Readers(task.stores)
         self._flying: TaskChange | None = None
         self._open = OpenTask(partition, task.stores)
+        self.gate = self._open.gate
+        """Held while the task uses its stores: lookups come from other threads."""
         look_ups = parent.environment.look_ups
         if look_ups is not None:
             look_ups.add(parent.stream.app_id, self._open)
-        self.converter = TaskConverter(parent, task, self._open.gate)
         parent.storage.report(partition, task.stores)
+
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> RestoreTask:
+        """A new task: this one's partition is read again."""
+        return self.parent.restores(partition, state, store)
+
+    def staged(self, batch: MessageBatch, output: Output, decoded: DecodedBatch) -> StagedRows:
+        """The task's output for a batch."""
+        self.wants_flush = self.wants_flush or output.wants_commit
+        self.parent.count_dropped(output.dropped)
+        return staged_output(self.parent, batch, output, decoded.rejects, decoded.tombstones)
 
     @property
     def memory_bytes(self) -> int:
         flying = 0 if self._flying is None else self._flying.memory_bytes
         return max(self._stores.memory_bytes - flying, 0)
 
-    @property
-    def wants_flush(self) -> bool:
-        return self.converter.wants_flush
-
     def seal(self, buffer: Buffer) -> TaskChange:
         """The changes since the last seal: of the messages in the buffer, and of no others."""
         del buffer
         held_bytes = self._stores.memory_bytes
-        with self._open.gate:
+        with self.gate:
             changes = self._stores.seal()
             snapshot = self._stores.snapshot() if self._is_snapshot_due(changes) else None
         self._flying = TaskChange(self._files, changes, snapshot, self._readers, held_bytes)
-        self.converter.wants_flush = False
+        self.wants_flush = False
         return self._flying
 
     def sealed(self, state: StateFiles) -> None:
@@ -86,16 +103,16 @@ class KeptTask:
             self._changed_bytes = 0
             self._has_dropped_stores = False
         self._files = state
-        with self._open.gate:
+        with self.gate:
             self._stores.sealed(state.mark)
-        self._parent.storage.report(self._source, self._stores)
+        self.parent.storage.report(self._source, self._stores)
 
     def renewal(self, store: StateStore, tail: Tail) -> Callable[[], StateFiles] | None:
         """A job that replaces a state that should not stay in a topic (rule 4)."""
         if self._files.mark != tail.state.mark or not self._is_leaving_a_topic():
             return None
         name = later_snapshot_name(self._source, tail.marker, tail.lineage.generation, self._files)
-        with self._open.gate:
+        with self.gate:
             return partial(self._renew, name, self._stores.snapshot(), store)
 
     def _renew(self, name: StateFileName, snapshot: Snapshot, store: StateStore) -> StateFiles:
@@ -114,30 +131,34 @@ class KeptTask:
             self._changed_bytes = 0
 
     def close(self) -> None:
-        self.converter.close()
+        """The partition was revoked (converting.py, rule 2)."""
+        if not self.is_closed:
+            self.is_closed = True
+            with suppress(Exception):  # errors in the user's code are ignored: this task is no longer used
+                self.task.close()
         self._open.close()
-        look_ups = self._parent.environment.look_ups
+        look_ups = self.parent.environment.look_ups
         if look_ups is not None:
-            look_ups.remove(self._parent.stream.app_id, self._open)
-        self._parent.storage.forget(self._source)
+            look_ups.remove(self.parent.stream.app_id, self._open)
+        self.parent.storage.forget(self._source)
         self._readers.close()
 
     def _is_snapshot_due(self, changes: Changes) -> bool:
-        when = self._parent.environment.when
+        when = self.parent.environment.when
         if self._has_dropped_stores or self._is_leaving_a_topic():
             return True
         if not changes.entries:
             return False
         if len(self._files.changes) >= when.most_changes:
             return True
-        if self._parent.stream.state_changelog is not None and not self._files.paths:
+        if self.parent.stream.state_changelog is not None and not self._files.paths:
             return True  # rule 5
         changed_bytes = self._changed_bytes + changes.size_bytes
         return changed_bytes > max(self._stores.size_bytes, when.least_bytes) and self._files != EMPTY_STATE
 
     def _is_leaving_a_topic(self) -> bool:
         """Whether the state is partly in a topic, and should not stay there (rule 4)."""
-        environment, topic = self._parent.environment, self._parent.stream.state_changelog
+        environment, topic = self.parent.environment, self.parent.stream.state_changelog
         now_ms, oldest_ms = environment.wall_ms(), environment.when.oldest_s * 1000
         return any(
             topic_changes.place.topic != topic

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from threading import Lock
 
 from common.schema import to_arrow_schema
 from common.settings import Stream
@@ -19,7 +18,6 @@ from common.stage.task_files import EMPTY_STATE, StateFiles
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.ports import StateStore
-from stage_writer.tasks.converting import TaskConverter
 from stage_writer.tasks.joint_converter import JointConverter
 from stage_writer.tasks.kept import KeptTask
 from stage_writer.tasks.shared import StreamTasks, TaskEnvironment
@@ -96,18 +94,18 @@ class SampledTasks(TopologyConverterBase):
     def __init__(self, parent: TopologyConverter) -> None:
         self._parent = parent
         self.stream, self.formats, self.needs_headers = parent.stream, parent.formats, parent.needs_headers
-        self._tasks: dict[TaskId, TaskConverter] = {}
+        self._tasks: dict[TaskId, KeptTask] = {}
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches with their rows. Raises TopologyError."""
         return JointConverter(self._parent, [self._task(batch.partition) for batch in batches]).slices(batches)
 
-    def _task(self, partition: TopicPartition) -> TaskConverter:
+    def _task(self, partition: TopicPartition) -> KeptTask:
         group = self._parent.topology.group_of(partition.topic)
         task_id = TaskId(Topic(group.name), partition.partition)
         if task_id not in self._tasks:
             stores = TaskStores(group.stores, MemoryBackend())
             stores.restore((), (), None)
             task = Task(self._parent.topology, task_id, stores, self._parent.output_schemas)
-            self._tasks[task_id] = TaskConverter(self._parent, task, Lock())
+            self._tasks[task_id] = KeptTask(self._parent, task_id, task, EMPTY_STATE, changed_bytes=0)
         return self._tasks[task_id]

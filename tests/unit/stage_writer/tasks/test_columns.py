@@ -75,7 +75,7 @@ def converted(parent: Converter, batches: list[MessageBatch]) -> dict[TopicParti
     fresh: dict[Converter, list[MessageBatch]] = {}
     for batch in batches:
         job = parent.restores(batch.partition, EMPTY_STATE, store)
-        fresh.setdefault(parent if job is None else job().converter, []).append(batch)
+        fresh.setdefault(parent if job is None else job(), []).append(batch)
     by_converter = [(parent, batches)] if isinstance(parent, ColumnsConverter) else joint_converters(fresh)
     parts = [part for converts, some in by_converter for part in converts.slices(some)]
     return {batch.partition: summary(staged) for part in parts for batch, staged in part}

@@ -13,10 +13,10 @@ from common.stage.task_files import EMPTY_STATE
 from common.storage.store import FsspecStore
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import StagedRows
-from stage_writer.ports import PartitionTask
+from stage_writer.ports import Converter, PartitionTask
 from stage_writer.stage.state_files import StageState
-from stage_writer.tasks.converting import TaskConverter
 from stage_writer.tasks.joint_converter import joint_converters
+from stage_writer.tasks.kept import KeptTask
 from stage_writer.tasks.shared import TaskEnvironment
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, ProcessorContext, Record, Topology, Where
@@ -92,9 +92,11 @@ def test_converting_tasks_together_does_not_change_their_results(seed: int) -> N
         batches = [batch_of(dice, number, start) for number in range(4) if dice.random() < 0.8]
         both: list[list[object]] = []
         for made in (grouped, alone):
-            fresh = [{made[int(batch.partition.partition)].converter: [batch] for batch in batches}]
+            by_task: list[tuple[Converter, MessageBatch]]
+            by_task = [(made[int(batch.partition.partition)], batch) for batch in batches]
+            fresh = [{task: [batch] for task, batch in by_task}]
             if made is alone:
-                fresh = [{made[int(batch.partition.partition)].converter: [batch]} for batch in batches]
+                fresh = [{task: [batch]} for task, batch in by_task]
             summaries = [
                 (int(batch.partition.partition), summary(staged))
                 for some in fresh
@@ -110,7 +112,7 @@ def test_closed_task_converts_nothing_while_others_do() -> None:
     dice = random.Random(1)  # noqa: S311 - a test's dice
     made = tasks(2)
     batches = [batch_of(dice, number, 0) for number in range(2)]
-    ((converts, of_tasks),) = joint_converters({made[number].converter: [batches[number]] for number in range(2)})
+    ((converts, of_tasks),) = joint_converters({made[number]: [batches[number]] for number in range(2)})
     slices = converts.slices(of_tasks)
     made[0].close()
     assert [batch.partition for part in slices for batch, _ in part] == [source(1)]
@@ -119,19 +121,19 @@ def test_closed_task_converts_nothing_while_others_do() -> None:
 def test_task_cannot_be_read_while_it_converts() -> None:
     dice = random.Random(2)  # noqa: S311 - a test's dice
     (made,) = tasks(1)
-    converter = instance(TaskConverter, made.converter)
-    ((converts, of_tasks),) = joint_converters({converter: [batch_of(dice, 0, 0), batch_of(dice, 0, 50)]})
+    task = instance(KeptTask, made)
+    ((converts, of_tasks),) = joint_converters({task: [batch_of(dice, 0, 0), batch_of(dice, 0, 50)]})
     seen: list[bool] = []
     process = Task.finish
 
     def watched(self: Task, *arguments: object) -> Output:
-        seen.append(converter.gate.locked())
+        seen.append(task.gate.locked())
         return process(self, *arguments)  # type: ignore[arg-type]
 
     with patch.object(Task, "finish", watched):
         assert len(list(converts.slices(of_tasks))) == 1
     assert seen == [True, True]
-    assert not converter.gate.locked()
+    assert not task.gate.locked()
 
 
 def test_messages_without_a_task_are_refused() -> None:
