@@ -20,9 +20,10 @@ import stage_writer.__main__
 from common.settings import Settings, Stream
 from common.settings.load import parse_settings
 from common.settings.section import fields_of
+from stage_writer.converters import converters_of
 from tests.architecture.test_documents import PAGES, ROOT
 
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:stage-writer|delta-loader|bootstrap|kafka-delta-express) [a-z][^`…]*)`")
 PROGRAMS = {
     "stage-writer": typer.main.get_command(stage_writer.__main__.app),
@@ -37,7 +38,7 @@ STREAM: dict[str, object] = {
     "app_id": "orders",
     "topics": ["orders"],
     "table": "s3://lake/tables/orders",
-    "columns": "id BIGINT, kind STRING, items ARRAY<STRUCT<price: DOUBLE>>, sent TIMESTAMP, payload STRING",
+    "columns": "id BIGINT, kind STRING, amount DECIMAL(12, 2), country STRING, items ARRAY<STRUCT<price: DOUBLE>>",
 }
 WHOLE: dict[str, object] = {
     "kafka": {"bootstrap.servers": "localhost:9092"},
@@ -69,7 +70,7 @@ def _command_lines() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in _blocks("yaml")])
-def test_every_shown_config_is_valid(text: str) -> None:
+def test_every_shown_config_is_valid_and_its_records_can_be_converted(text: str) -> None:
     shown = yaml.safe_load(text)
     known = {key for key, _ in fields_of(Settings)}
     if set(shown) <= known:
@@ -77,8 +78,11 @@ def test_every_shown_config_is_valid(text: str) -> None:
     else:
         assert set(shown) <= {key for key, _ in fields_of(Stream)}
         whole = {**WHOLE, "streams": [{**STREAM, **shown}]}
-    parse_settings(yaml.safe_dump(whole), ENVIRONMENT, "the snippet")
     SCHEMA.validate(whole)
+    settings = parse_settings(yaml.safe_dump(whole), ENVIRONMENT, "the snippet")
+    shown_topologies = {"shop.visits:build", "shop.devices:build", "shop.sessions:build"}  # modules of the reader's own
+    plain = [stream for stream in settings.streams if stream.topology not in shown_topologies]
+    converters_of(settings.model_copy(update={"streams": plain}), preview=True)
 
 
 @pytest.mark.parametrize("page", sorted({name.rpartition("-")[0] for name, _ in _blocks("python")}))
