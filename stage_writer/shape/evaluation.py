@@ -11,6 +11,7 @@ Rules:
    is a value, not a failure. A time outside the years 1 to 9999 is a failure.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,6 +37,7 @@ from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.expressions import FAULTS, KAFKA, CheckedExpression, ExpressionChecker, connect, refused
 from stage_writer.shape.headers import HEADER_MAP, header_maps, with_readable_headers
 from stage_writer.shape.rows import Rows
+from stage_writer.shape.spark_functions import DUCKDB_FOR
 
 _KAFKA_PARTS: dict[str, pa.DataType] = {
     "topic": pa.string(),
@@ -47,6 +49,8 @@ _KAFKA_PARTS: dict[str, pa.DataType] = {
     "headers": HEADER_MAP,
 }
 _CASTS = {"HUGEINT": "BIGINT or DECIMAL(38,0)", "VARIANT": "VARCHAR"}
+_MISSING_FUNCTION = re.compile(r"Function with name (\w+) does not exist")
+_DUCKDB_FUNCTIONS = "https://duckdb.org/docs/stable/sql/functions/overview"
 _FIRST_YEAR, _LAST_YEAR = 1, 9999
 _EXPLAINED_ONE_BY_ONE = 8
 
@@ -128,8 +132,7 @@ class Evaluator:
             duck_type = str(relation.types[0])
             arrow_type = relation.to_arrow_table().schema.field(0).type
         except duckdb.Error as error:
-            remedy = "make it match the declared fields and their types"
-            raise refused(expression.setting, expression.text, _first_line(error), remedy) from error
+            raise refused(expression.setting, expression.text, _first_line(error), _remedy(error)) from error
         for name, instead in _CASTS.items():
             if name in duck_type:
                 problem = f"its type is {duck_type}, which Delta does not support"
@@ -224,6 +227,16 @@ class Evaluator:
             if _beyond_calendar(value.cast(arrow_type)).any():
                 return f"{expression.setting}: the result is outside the years {_FIRST_YEAR} to {_LAST_YEAR}"
         return None
+
+
+def _remedy(error: duckdb.Error) -> str:
+    missing = _MISSING_FUNCTION.search(str(error))
+    if missing is None:
+        return "make it match the declared fields and their types"
+    instead = DUCKDB_FOR.get(missing[1])
+    if instead is None:
+        return f"expressions are DuckDB's SQL: use one of its functions ({_DUCKDB_FUNCTIONS})"
+    return f"expressions are DuckDB's SQL, in which Spark's {missing[1]} is written {instead}"
 
 
 def _first_line(error: duckdb.Error) -> str:

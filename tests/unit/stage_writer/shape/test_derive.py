@@ -18,6 +18,7 @@ from stage_writer.decode.rejects import ErrorClass
 from stage_writer.shape import expressions
 from stage_writer.shape.evaluation import Deriver
 from stage_writer.shape.rows import Rows
+from stage_writer.shape.spark_functions import DUCKDB_FOR
 
 COLUMNS = parse_ddl(
     "meta STRUCT<producer: STRUCT<timestamp: STRING>>, id BIGINT, tags ARRAY<STRING>, text STRING, moment TIMESTAMP, "
@@ -228,6 +229,29 @@ def test_invalid_expression_is_refused_at_startup(expression: str, parts: list[s
     assert raised.value.remedy
     for part in parts:
         assert any(choice in error for choice in part.split("|")), error
+
+
+def test_error_of_a_function_that_only_spark_has_gives_duckdbs_expression() -> None:
+    with pytest.raises(ExpressionError, match="to_date does not exist") as error:
+        Deriver(COLUMNS, {"date": "To_Date(text)"})
+    instead = "CAST(strptime(day, '%Y-%m-%d') AS DATE)"
+    assert error.value.remedy == f"expressions are DuckDB's SQL, in which Spark's to_date is written {instead}"
+
+
+def test_duckdb_has_none_of_the_functions_that_only_spark_has_but_what_replaces_them() -> None:
+    own = {name for (name,) in expressions.connect().execute("SELECT function_name FROM duckdb_functions()").fetchall()}
+    assert DUCKDB_FOR.keys() & own == set()
+    columns = parse_ddl(
+        "a BIGINT, b BIGINT, c BIGINT, days INT, seconds DOUBLE, millis BIGINT, micros BIGINT, text STRING, "
+        "day STRING, moment TIMESTAMP, items ARRAY<BIGINT>, others ARRAY<BIGINT>, names ARRAY<STRING>"
+    )
+    Deriver(columns, DUCKDB_FOR)
+
+
+def test_error_of_an_unknown_function_says_whose_functions_there_are() -> None:
+    with pytest.raises(ExpressionError, match="frobnicate does not exist") as error:
+        Deriver(COLUMNS, {"date": "frobnicate(text)"})
+    assert "DuckDB's SQL: use one of its functions (https://" in str(error.value.remedy)
 
 
 def test_derived_column_cannot_take_a_declared_name() -> None:
