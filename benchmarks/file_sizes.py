@@ -57,8 +57,9 @@ def flushes(kind: Kind) -> Iterator[tuple[int, int, int]]:
     for _ in range(_FLUSHES):
         buffer = Buffer.begin(Position(0), converter.formats, _FILE_POLICY, ratio)
         while buffer.parquet_bytes < _TARGET_BYTES:
-            (staged,) = converter.convert([next(batches)])
-            buffer.add(staged, 0.0)
+            for slice_of_rows in converter.slices([next(batches)]):
+                for _, staged in slice_of_rows:
+                    buffer.add(staged, 0.0)
         estimated, arrow = buffer.parquet_bytes, buffer.arrow_bytes
         size = sum(file.data.size_bytes for table in buffer.tables for file in table.finish())
         ratio = size / arrow

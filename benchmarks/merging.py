@@ -130,8 +130,9 @@ def _flush(
     keys = pa.nulls(len(events), pa.binary())
     batch = MessageBatch(topic_partition, offsets, _CREATED_MS + offsets, pa.array(values, pa.binary()), keys, None)
     buffer = Buffer.begin(start, converter.formats)
-    for staged in converter.convert([batch]):
-        buffer.add(staged, 0.0)
+    for slice_of_rows in converter.slices([batch]):
+        for _, staged in slice_of_rows:
+            buffer.add(staged, 0.0)
     flush = FlushIdentity(topic_partition, stream, buffer, tail)
     if not isinstance(stage.flush_job(flush, lambda: ClaimVerdict.CLAIM).run(), Sealed):
         msg = f"{topic_partition} was not staged"

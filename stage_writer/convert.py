@@ -225,16 +225,6 @@ class StreamConverter(StatelessConverter):
         routes = self._route_choice.routes(messages)
         return self._appearing.waits([*routes, *self._pipeline.routes_of_tombstones(messages)])
 
-    def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
-        """For each batch, rows for each of `formats`, and the outcome of its other messages (rule 3).
-
-        Raises RuntimeError for a stream with rules that hold, for which only `slices` is right.
-        """
-        begun = self._pipeline.begin(Messages.from_batches(batches)) if batches else None
-        if begun is not None and begun.rows.stops:
-            raise RuntimeError("a message that may not be staged was converted")
-        return [] if begun is None else self._finished(begun)
-
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """Parts of the batches with their rows, in as many slices as the rows require (`slicing`)."""
         if not batches:

@@ -26,6 +26,7 @@ from stage_writer.stage.staging import ObjectStage
 from tests.builders import settings_of
 from tests.fakes.events import Event, Forbids, Row, Table, replay
 from tests.fakes.loading import ports_for
+from tests.fakes.streams import staged_batches
 from tests.fakes.writers import always
 from tests.reading import place_of, rows_of
 
@@ -110,7 +111,7 @@ class ChangeStream:
         keys_of = pa.array(keys, pa.binary())
         batch = MessageBatch(topic_partition, offsets, times, pa.array(values, pa.binary()), keys_of, None)
         buffer = Buffer.begin(start, self.converter.formats)
-        (staged,) = self.converter.convert([batch])
+        (staged,) = staged_batches(self.converter, [batch])
         assert not staged.dead_letters, staged.rows[1].to_pylist()
         buffer.add(staged, 0.0)
         flush = FlushIdentity(topic_partition, self.settings.streams[0], buffer, tail)

@@ -8,6 +8,8 @@ import pyarrow as pa
 from common.settings import Settings, Stream
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.decode.batch import MessageBatch
+from stage_writer.parquet.buffer import StagedRows
+from stage_writer.ports import BatchConverter
 
 
 def stream_of(**settings: object) -> Stream:
@@ -31,3 +33,10 @@ def batch_of(
         pa.array([None] * count if keys is None else keys, pa.binary()),
         None,
     )
+
+
+def staged_batches(converter: BatchConverter, batches: Sequence[MessageBatch]) -> list[StagedRows]:
+    """What becomes of each of a few batches: few enough to be one slice."""
+    slices = list(converter.slices(batches))
+    assert len(slices) <= 1
+    return [staged for one_slice in slices for _, staged in one_slice]

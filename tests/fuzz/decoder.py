@@ -18,7 +18,7 @@ from stage_writer.decode.unknown.leftovers import Leftovers
 from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
 from tests.fakes.native import native_decoders
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 Letter = tuple[int, bytes, str, str]
 
@@ -73,7 +73,7 @@ class _Target:
             for row, place in zip(wanted, places, strict=True):
                 row[self._rescue_column] = self._leftovers.of(messages[place - 100].decode())
         for converter in self._converters:
-            (staged,) = converter.convert([batch_of(messages)])
+            (staged,) = staged_batches(converter, [batch_of(messages)])
             _check_staged(staged, places, letters, wanted)
 
 

@@ -22,6 +22,7 @@ from stage_writer.parquet.buffer import Buffer
 from stage_writer.ports import FlushIdentity, Sealed
 from stage_writer.stage.staging import ObjectStage
 from tests.conftest import Lake
+from tests.fakes.streams import staged_batches
 from tests.fakes.writers import always
 from tests.integration.conftest import Programs
 from tests.reading import delta_rs_options, rows_of
@@ -43,7 +44,7 @@ def _stage(settings: Settings, topic: str, *records: Mapping[str, object]) -> No
     values = pa.array([json.dumps(record).encode() for record in records], pa.binary())
     batch = MessageBatch(partition, offsets, _MADE_MS + offsets, values, pa.nulls(len(records), pa.binary()), None)
     buffer = Buffer.begin(start, converter.formats)
-    (staged,) = converter.convert([batch])
+    (staged,) = staged_batches(converter, [batch])
     buffer.add(staged, 0.0)
     assert isinstance(stage.flush_job(FlushIdentity(partition, stream, buffer, tail), always).run(), Sealed)
 

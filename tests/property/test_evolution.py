@@ -34,6 +34,7 @@ from tests.builders import required, settings_of
 from tests.conftest import examples
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import ports_for
+from tests.fakes.streams import staged_batches
 
 # Types.
 
@@ -137,7 +138,7 @@ class Writer:
         size = len(values)
         offsets = np.arange(self.position, self.position + size)
         batch = MessageBatch(self.partition, offsets, offsets, pa.array(values), pa.nulls(size, pa.binary()), None)
-        (staged,) = self.converter.convert([batch])
+        (staged,) = staged_batches(self.converter, [batch])
         assert not staged.dead_letters
         return staged
 

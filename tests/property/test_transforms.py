@@ -15,7 +15,7 @@ from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder
 from stage_writer.shape.slicing import ExplodeLimits
 from tests.conftest import examples
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 COLUMNS = (
     "id INT, text STRING, v ARRAY<STRUCT<aB: INT, c: STRING>>, s STRUCT<xY: INT, t: STRUCT<u: INT>>, "
@@ -178,9 +178,9 @@ def test_each_message_ends_as_it_would_alone(
     sliced = [each for parts in converter.slices(batches) for each in parts]
     for own_batch in batches:
         mine = [staged.rows for part, staged in sliced if part.partition == own_batch.partition]
-        at_once = StreamConverter(stream).convert([own_batch])[0].rows
+        at_once = staged_batches(StreamConverter(stream), [own_batch])[0].rows
         assert [pa.concat_tables(tables) for tables in zip(*mine, strict=True)] == list(at_once)
-    for staged, batch in zip(converter.convert(batches), (first, second), strict=True):
+    for staged, batch in zip(staged_batches(StreamConverter(stream), batches), (first, second), strict=True):
         ends = [run_in_order(message, transform) for message in batch]
         rows = [(100 + place, row) for place, end in enumerate(ends) if isinstance(end, list) for row in end]
         staged_rows = staged.rows[0].to_pylist()

@@ -13,7 +13,7 @@ from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch, Messages
 from stage_writer.parquet.buffer import Buffer, StagedRows
 from tests.builders import settings_of
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 
 def converter() -> StreamConverter:
@@ -65,13 +65,13 @@ def content(staged: StagedRows) -> tuple[object, ...]:
 
 
 def test_batches_converted_together_match_single_conversions() -> None:
-    together = converter().convert(BATCHES)
-    apart = [converter().convert([batch])[0] for batch in BATCHES]
+    together = staged_batches(converter(), BATCHES)
+    apart = [staged_batches(converter(), [batch])[0] for batch in BATCHES]
     assert [content(staged) for staged in together] == [content(staged) for staged in apart]
 
 
 def test_each_row_belongs_to_its_partition() -> None:
-    first, *_, last = converter().convert(BATCHES)
+    first, *_, last = staged_batches(converter(), BATCHES)
     assert first.rows[0].column("place").to_pylist() == ["orders/0/100", "orders/0/104"]
     assert first.rows[1].column("_kafka_offset").to_pylist() == [102, 103]
     assert last.rows[0].column("_kafka_topic").to_pylist() == ["returns"] * 3
@@ -81,12 +81,12 @@ def test_each_row_belongs_to_its_partition() -> None:
 
 def test_small_result_does_not_keep_the_others_in_memory() -> None:
     large = batch("orders", 0, [b'{"id": %d}' % number for number in range(11, 5000)])
-    _, small = converter().convert([large, batch("orders", 1, [b'{"id": 1}'])])
+    _, small = staged_batches(converter(), [large, batch("orders", 1, [b'{"id": 1}'])])
     assert small.rows[0].get_total_buffer_size() < 1000
 
 
 def test_no_batches_yield_no_rows() -> None:
-    assert converter().convert([]) == []
+    assert staged_batches(converter(), []) == []
 
 
 @pytest.mark.parametrize("types", [(pa.binary(), pa.large_binary()), (pa.large_binary(), pa.large_binary())])
@@ -112,7 +112,7 @@ def test_null_struct_with_a_required_field_is_written_to_its_file() -> None:
         b'{"id":4,"p":{"q":{}}}',
         b"{}",
     ]
-    (staged,) = converter.convert([batch_of(values)])
+    (staged,) = staged_batches(converter, [batch_of(values)])
     assert staged.dead_letters == {"missing_field": 2}
     buffer = Buffer.begin(Position(100), converter.formats)
     buffer.add(staged, now_s=0.0)

@@ -20,7 +20,7 @@ from stage_writer.replay.records import Range, Replay
 from stage_writer.sample import StreamSample
 from stage_writer.shape.slicing import ExplodeLimits
 from tests.fakes.markers import flush, put
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 from tests.staged import manifests
 from tests.unit.stage_writer.test_schemas import Later
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
@@ -40,7 +40,7 @@ def slices(converter: StreamConverter, *batches: MessageBatch) -> list[tuple[int
 def test_violating_record_is_a_dead_letter_with_the_rule_name() -> None:
     values = [b'{"id":1,"amount":5}', b'{"id":2,"amount":-5}', b'{"id":0,"amount":-1}', b'{"id":4}', None]
     rules = {"positive_amount": "amount > 0", "positive_id": "id > 0"}
-    (staged,) = converter(rules).convert([batch_of(values)])
+    (staged,) = staged_batches(converter(rules), [batch_of(values)])
     assert staged.rows[0]["id"].to_pylist() == [1, 4], "null violates no rule"
     assert staged.dead_letters == {"expectation": 2}
     assert staged.rows[1]["value"].to_pylist() == values[1:3]
@@ -54,15 +54,15 @@ def test_violating_record_is_a_dead_letter_with_the_rule_name() -> None:
 def test_counting_rule_keeps_its_records() -> None:
     rules: Rules = {"counted": {"rule": "amount > 0", "on_fail": "count"}, "refused": "id > 0"}
     values = [b'{"id":1,"amount":-1}', b'{"id":-1,"amount":-1}', b'{"id":2,"amount":1}']
-    (staged,) = converter(rules).convert([batch_of(values)])
+    (staged,) = staged_batches(converter(rules), [batch_of(values)])
     assert staged.rows[0]["id"].to_pylist() == [1, 2]
     assert (staged.violations, staged.dead_letters) == ({"counted": 2, "refused": 1}, {"expectation": 1})
 
 
 def test_streams_on_fail_is_the_default_of_its_rules() -> None:
     rules: Rules = {"counted": "amount > 0", "refused": {"rule": "id > 0", "on_fail": "dead_letter"}}
-    (staged,) = converter(rules, on_fail="count").convert(
-        [batch_of([b'{"id":-1,"amount":1}', b'{"id":1,"amount":-1}'])]
+    (staged,) = staged_batches(
+        converter(rules, on_fail="count"), [batch_of([b'{"id":-1,"amount":1}', b'{"id":1,"amount":-1}'])]
     )
     assert (staged.rows[0]["id"].to_pylist(), staged.violations) == ([1], {"refused": 1, "counted": 1})
 
@@ -71,7 +71,7 @@ def test_streams_on_fail_is_the_default_of_its_rules() -> None:
 def test_failing_rule_is_violated_by_that_record_only(on_fail: str, kept: list[str | None]) -> None:
     rules: Rules = {"number": {"rule": "text::INT > 0", "on_fail": on_fail}, "refused": "id > 0"}
     values = [b'{"id":1,"text":"1"}', b'{"id":1,"text":"x"}', b'{"id":-1,"text":"2"}', b'{"id":1}']
-    (staged,) = converter(rules).convert([batch_of(values)])
+    (staged,) = staged_batches(converter(rules), [batch_of(values)])
     assert staged.violations == {"number": 1, "refused": 1}
     assert staged.rows[0]["text"].to_pylist() == kept
     errors = " ".join(staged.rows[1]["error"].to_pylist())
@@ -81,7 +81,9 @@ def test_failing_rule_is_violated_by_that_record_only(on_fail: str, kept: list[s
 def test_rules_see_derived_columns_and_kafka_fields_but_no_filtered_record() -> None:
     rules: Rules = {"sum": {"rule": "twice < 9", "on_fail": "count"}, "first": "kafka.offset > 100"}
     stream = converter(rules, derive={"twice": "2 * amount"}, where="id > 0")
-    (staged,) = stream.convert([batch_of([b'{"id":1,"amount":1}', b'{"id":2,"amount":9}', b'{"id":-1,"amount":9}'])])
+    (staged,) = staged_batches(
+        stream, [batch_of([b'{"id":1,"amount":1}', b'{"id":2,"amount":9}', b'{"id":-1,"amount":9}'])]
+    )
     assert (staged.violations, staged.filtered) == ({"sum": 1, "first": 1}, 1)
 
 
@@ -89,7 +91,7 @@ def test_merge_delete_is_not_checked() -> None:
     merge = {"keys": ["id"], "operation": "text", "deletes": ["d"]}
     stream = converter({"positive": "amount > 0"}, load="merge", merge=merge)
     values = [b'{"id":1,"amount":-1,"text":"u"}', b'{"id":2,"amount":-1,"text":"d"}']
-    (staged,) = stream.convert([batch_of(values)])
+    (staged,) = staged_batches(stream, [batch_of(values)])
     assert (staged.rows[0]["id"].to_pylist(), staged.violations) == ([2], {"positive": 1})
 
 

@@ -10,7 +10,7 @@ from common.schema import schema_from_json, to_ddl
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import Headers, MessageBatch, headers_column
 from stage_writer.parquet.buffer import StagedRows
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 NOT_UTF8 = b"\xff".decode("utf-8", "surrogateescape")
 HEADERS: tuple[Headers | None, ...] = (
@@ -29,7 +29,7 @@ def messages(headers: Sequence[Headers | None] = HEADERS) -> MessageBatch:
 
 
 def converted(batch: MessageBatch, **settings: object) -> StagedRows:
-    (staged,) = StreamConverter(stream_of(columns="id INT", kafka_columns=False, **settings)).convert([batch])
+    (staged,) = staged_batches(StreamConverter(stream_of(columns="id INT", kafka_columns=False, **settings)), [batch])
     return staged
 
 
@@ -68,7 +68,7 @@ def test_exploded_rows_share_headers_and_a_refused_record_has_no_row() -> None:
     batch = replace(
         batch_of([b'{"ids": [1, 2]}', b'{"ids": [3, 4]}']), headers=headers_column([[("h", b"1")], [(NOT_UTF8, b"")]])
     )
-    (staged,) = StreamConverter(stream).convert([batch])
+    (staged,) = staged_batches(StreamConverter(stream), [batch])
     rows = staged.rows[0].select(["ids", "_kafka_offset", "_kafka_headers"]).to_pylist()
     headers = [{"key": "h", "value": b"1"}]
     assert rows == [{"ids": number, "_kafka_offset": 100, "_kafka_headers": headers} for number in (1, 2)]
@@ -78,14 +78,14 @@ def test_exploded_rows_share_headers_and_a_refused_record_has_no_row() -> None:
 def test_batches_with_and_without_headers_are_converted_together() -> None:
     first, second = messages(HEADERS[:2]), replace(batch_of([b'{"id": 7}'], partition=4), headers=None)
     stream = stream_of(columns="id INT", include=["headers"])
-    staged = StreamConverter(stream).convert([first, second])
+    staged = staged_batches(StreamConverter(stream), [first, second])
     assert [len(pairs or ()) for rows in staged for pairs in rows.rows[0]["_kafka_headers"].to_pylist()] == [4, 0, 0]
 
 
 @pytest.mark.parametrize("headers", [HEADERS, HEADERS[1:2] + HEADERS[3:]], ids=["repeated", "distinct"])
 def test_expression_sees_the_last_header_of_a_repeated_name(headers: tuple[Headers | None, ...]) -> None:
     stream = stream_of(columns="id INT", derive={"trace": "kafka.headers['trace']"}, kafka_columns=False)
-    (staged,) = StreamConverter(stream).convert([messages(headers)])
+    (staged,) = staged_batches(StreamConverter(stream), [messages(headers)])
     expected = [dict(pairs or []).get("trace") for pairs in headers if pairs is None or pairs[0][0] != NOT_UTF8]
     assert staged.rows[0]["trace"].to_pylist() == expected
     assert list(staged.dead_letters) == ["invalid_utf8"] * (len(headers) - len(expected))
@@ -96,7 +96,7 @@ def test_tombstone_delete_row_has_its_key_and_headers() -> None:
     batch = replace(
         batch_of([b'{"id": 1}', None], keys=[b"one", b'{"id": 2}']), headers=headers_column([[("h", b"")], None])
     )
-    (staged,) = StreamConverter(stream).convert([batch])
+    (staged,) = staged_batches(StreamConverter(stream), [batch])
     assert staged.rows[0].select(["id", "_kafka_key", "_kafka_headers"]).to_pylist() == [
         {"id": 1, "_kafka_key": b"one", "_kafka_headers": [{"key": "h", "value": b""}]},
         {"id": 2, "_kafka_key": None, "_kafka_headers": None},

@@ -1,6 +1,6 @@
 """Only the partitions that need an unavailable registry wait for it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.dependency import Dependency
 from stage_writer.loop import StageWriter
-from stage_writer.parquet.buffer import StagedRows
 from stage_writer.partitions.dependency_wait import GIVE_UP_AFTER_S
+from stage_writer.shape.slicing import Staged
 from stage_writer.stage.staging import ObjectStage
 from tests.fakes.writers import limits_with, new_writer, runtime_of
 from tests.unit.stage_writer.test_service import FIRST, ORDERS, SECOND, World
@@ -48,9 +48,9 @@ class Gated(StreamConverter):
         needs = batch.partition == FIRST and len(batch) and batch.end > self.first
         return self.missing if needs and not self.missing.is_there else None
 
-    def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
+    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Staged]:
         assert all(self.waits(batch) is None for batch in batches)
-        return super().convert(batches)
+        return super().slices(batches)
 
 
 class Waits(World):

@@ -17,7 +17,7 @@ from delta_loader.tables.merging.unmatched_deletes import kept_columns_needed
 from stage_writer.convert import StreamConverter
 from tests.builders import required
 from tests.fakes.markers import ORDERS, flush
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 KAFKAS = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
 FILE = StagedFile(waiting_path("/t", DataFileName(ORDERS, Position(0), "0")), None, 1, 1, "")
@@ -29,7 +29,9 @@ def test_rows_for_spark_without_kafka_columns_get_identity_columns() -> None:
     converter = StreamConverter(stream)
     own = converter.formats[0]
     assert (schema_from_json(own.schema).names, own.place, own.waits) == (("id", "many"), STAGED_IDENTITY, True)
-    (staged,) = converter.convert([batch_of([b'{"id": 1, "many": [1, 2]}', b"not JSON", b'{"id": 2, "many": [3]}'])])
+    (staged,) = staged_batches(
+        converter, [batch_of([b'{"id": 1, "many": [1, 2]}', b"not JSON", b'{"id": 2, "many": [3]}'])]
+    )
     places = staged.rows[0].select(STAGED_IDENTITY).to_pylist()
     assert [tuple(place.values()) for place in places] == [("orders", 3, offset) for offset in (100, 100, 102)]
 

@@ -41,7 +41,7 @@ from stage_writer.shape.dropped import DroppedFields
 from tests.builders import instance, required, settings_of
 from tests.fakes.answering import schema_registry
 from tests.fakes.native import required_avro_pass
-from tests.fakes.streams import batch_of
+from tests.fakes.streams import batch_of, staged_batches
 from tests.unit.stage_writer.decode.test_debezium import messages_of
 
 UTC = dt.UTC
@@ -598,7 +598,7 @@ def deleted(
     batch = batch_of([None] * len(keys), keys=keys)
     if headers is not None:
         batch = replace(batch, headers=headers_column(headers))
-    (staged,) = converter.convert([batch])
+    (staged,) = staged_batches(converter, [batch])
     by_offset: dict[int, object] = {}
     for table in staged.rows:
         for row in table.to_pylist():
@@ -660,9 +660,9 @@ def test_new_avro_field_is_offered_as_a_column() -> None:
     stream = stream_of("id BIGINT", format="avro", schema_file="x", unknown_fields="evolve")
     converter = StreamConverter(stream, RecordInputs(schema_file=json.dumps(of).encode()))
     values = [avro(of, {"id": 1, "n": 7, "in": {"q": 8}})]
-    (staged,) = converter.convert([batch_of(values)])
+    (staged,) = staged_batches(converter, [batch_of(values)])
     assert to_ddl(staged.offered) == "in STRUCT<q: BIGINT>, n BIGINT"
-    (again,) = converter.at(parse_ddl("n BIGINT")).convert([batch_of(values)])
+    (again,) = staged_batches(converter.at(parse_ddl("n BIGINT")), [batch_of(values)])
     (row,) = next(iter(again.rows)).to_pylist()
     assert (row["id"], row["n"], row["_rescued"]) == (1, 7, '{"in":{"q":8}}')
 

@@ -28,7 +28,7 @@ from stage_writer.outbox.records import (
 )
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.topologies.records import TopicRecord
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 CHAIN = TopicPartition(Topic("a+b"), Partition(3))
 A, B = inputs_of(CHAIN)
@@ -105,7 +105,7 @@ def test_dead_letters_are_sent_unchanged_with_a_topologys_records() -> None:
     stream = stream_of(columns="id INT NOT NULL", dead_letters="kafka://errors")
     batch = batch_of([b"{", None, b'{"id": 1}', b"{}"], keys=[b"k", None, None, None])
     converter = StreamConverter(stream)
-    (staged,) = converter.convert([batch])
+    (staged,) = staged_batches(converter, [batch])
     sent = with_dead_letters_sent(staged, converter.formats, stream, batch.partition)
     assert sent.outgoing is not None
     names = ("topic", "key", "value", "timestamp_ms", "input", "offset")

@@ -19,7 +19,7 @@ from stage_writer.parquet.buffer import Buffer, StagedRows
 from stage_writer.replay.records import replayable
 from stage_writer.shape.changes.message_keys import MessageKeys
 from tests.builders import settings_of
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 BY_OP = {"keys": ["id"], "operation": "op", "deletes": ["d"]}
 
@@ -29,7 +29,7 @@ def merging(columns: str = "id BIGINT, name STRING, op STRING", **more: object) 
 
 
 def converted(stream: Stream, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None) -> StagedRows:
-    (staged,) = StreamConverter(stream).convert([batch_of(values, keys=keys)])
+    (staged,) = staged_batches(StreamConverter(stream), [batch_of(values, keys=keys)])
     assert staged.records == len(values)
     return staged
 
@@ -139,7 +139,7 @@ def test_flush_is_one_file_with_merge_columns_that_the_table_lacks() -> None:
     stream = merging(merge=merge, partition_by=["name"], kafka_columns=False)
     converter = StreamConverter(stream)
     buffer = Buffer.begin(Position(100), converter.formats)
-    (staged,) = converter.convert([batch_of([record(id=1, name="b"), record(id=1, name="a", op="d")])])
+    (staged,) = staged_batches(converter, [batch_of([record(id=1, name="b"), record(id=1, name="a", op="d")])])
     buffer.add(staged, 0.0)
     own = buffer.tables[0]
     assert own.table.merge == MergeBy(("id",), ("_merge_topic", "_merge_partition", "_merge_offset"), None, "gone")
@@ -254,7 +254,7 @@ def test_route_that_may_differ_among_events_of_a_key_is_refused() -> None:
     ignoring = {"keys": ["id"], "tombstones": "ignore"}
     stream = merging(envelope="debezium", route="_cdc.source", routes=ROUTES, merge=ignoring)
     values = [record(op="d", before={"id": 1}, source={"table": "us", "db": "x"}), None]
-    (staged,) = StreamConverter(stream).convert([batch_of(values)])
+    (staged,) = staged_batches(StreamConverter(stream), [batch_of(values)])
     assert (staged.tombstones, staged.records) == (1, 2)
     for part in ("op", "ts", "source_ts"):
         stream = merging(envelope="debezium", route=f"CAST(_cdc.{part} AS VARCHAR)", routes=ROUTES, merge=ignoring)

@@ -10,7 +10,7 @@ from common.settings import Stream
 from stage_writer.convert import StreamConverter
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.slicing import ExplodeLimits
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 COLUMNS = "id BIGINT, at BIGINT, op STRING, items ARRAY<STRUCT<sku: STRING, n: INT>>"
 MERGE = {"keys": ["id", "items.sku"], "operation": "op", "deletes": ["d"]}
@@ -26,7 +26,7 @@ def items(*skus: str | None) -> list[dict[str, object]]:
 
 def converted(stream: Stream, *records: object, keys: Sequence[bytes | None] | None = None) -> StagedRows:
     values = [None if record is None else json.dumps(record).encode() for record in records]
-    (staged,) = StreamConverter(stream).convert([batch_of(values, keys=keys)])
+    (staged,) = staged_batches(StreamConverter(stream), [batch_of(values, keys=keys)])
     assert staged.records == len(values)
     return staged
 

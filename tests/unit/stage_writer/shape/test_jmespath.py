@@ -12,7 +12,7 @@ from common.schema import parse_ddl
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import Messages
 from stage_writer.shape.jmespath.decoder import JmesPathDecoder
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 META = "meta STRUCT<producer: STRUCT<timestamp: STRING>, kafka: STRUCT<offset: BIGINT, partition: INT, topic: STRING>>"
 
@@ -20,7 +20,7 @@ META = "meta STRUCT<producer: STRUCT<timestamp: STRING>, kafka: STRUCT<offset: B
 def rows_of(*records: object, **settings: object) -> list[object]:
     values = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
     stream = stream_of(kafka_columns=False, **settings)
-    (staged,) = StreamConverter(stream).convert([batch_of(values)])
+    (staged,) = staged_batches(StreamConverter(stream), [batch_of(values)])
     rows: list[object] = staged.rows[0].to_pylist()
     letters = staged.rows[1].to_pylist()
     return rows + [(letter["_kafka_offset"], letter["error_class"], letter["error"]) for letter in letters]
@@ -184,6 +184,6 @@ def test_format_applies_to_record_fields_but_not_to_kafka_timestamp() -> None:
     with pytest.raises(ExpressionError, match="its column has the format epoch_ms"):
         StreamConverter(stream)
     stream = stream_of(columns="t TIMESTAMP", jmespath={"t": "sent"}, formats={"t": "epoch_ms"}, kafka_columns=False)
-    (staged,) = StreamConverter(stream).convert([batch_of([b'{"sent": 1600000000123}'])])
+    (staged,) = staged_batches(StreamConverter(stream), [batch_of([b'{"sent": 1600000000123}'])])
     moment = dt.datetime(2020, 9, 13, 12, 26, 40, 123000, tzinfo=dt.UTC)
     assert staged.rows[0].to_pylist() == [{"t": moment}]

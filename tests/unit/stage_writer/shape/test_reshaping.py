@@ -11,12 +11,12 @@ from common.schema.naming import snake_case
 from common.settings.columns import declared_columns_of_table
 from stage_writer.convert import StreamConverter
 from stage_writer.parquet.buffer import StagedRows
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 
 def staged_of(*records: object, **settings: object) -> StagedRows:
     stream = stream_of(kafka_columns=False, **settings)
-    (staged,) = StreamConverter(stream).convert([batch_of([json.dumps(record).encode() for record in records])])
+    (staged,) = staged_batches(StreamConverter(stream), [batch_of([json.dumps(record).encode() for record in records])])
     return staged
 
 

@@ -12,7 +12,7 @@ from common.spans import Position
 from common.stage.markers import TableKind
 from stage_writer.convert import StreamConverter
 from stage_writer.parquet.buffer import Buffer, StagedRows
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 ROUTES = {"a": "/tables/a", "b": "/tables/b", "also a": "/tables/a/"}
 
@@ -33,13 +33,13 @@ def values(*kinds: object) -> list[bytes | None]:
 
 
 def test_record_goes_to_the_table_of_its_route() -> None:
-    (staged,) = StreamConverter(routed()).convert([batch_of(values("b", "a", "also a", "b", "c", None, ""))])
+    (staged,) = staged_batches(StreamConverter(routed()), [batch_of(values("b", "a", "also a", "b", "c", None, ""))])
     assert places(staged) == {"/tables/a": [101, 102], "/tables/b": [100, 103], "own": [104, 105, 106], "dead": []}
 
 
 def test_unrouted_record_is_a_dead_letter_if_configured() -> None:
     stream = routed(unrouted="dead_letters")
-    (staged,) = StreamConverter(stream).convert([batch_of([*values("a", "c", None), None])])
+    (staged,) = staged_batches(StreamConverter(stream), [batch_of([*values("a", "c", None), None])])
     assert places(staged) == {"/tables/a": [100], "own": [], "dead": [101, 102]}
     assert dict(staged.dead_letters) == {"unrouted": 2}
     assert staged.rows[1].column("error").to_pylist() == [
@@ -50,8 +50,8 @@ def test_unrouted_record_is_a_dead_letter_if_configured() -> None:
 
 
 def test_failing_route_is_always_a_dead_letter() -> None:
-    (staged,) = StreamConverter(routed("CAST(kind AS INT)::VARCHAR", routes={"1": "/one"})).convert(
-        [batch_of(values("1", "x", "2"))]
+    (staged,) = staged_batches(
+        StreamConverter(routed("CAST(kind AS INT)::VARCHAR", routes={"1": "/one"})), [batch_of(values("1", "x", "2"))]
     )
     assert places(staged) == {"/one": [100], "own": [102], "dead": [101]}
     assert dict(staged.dead_letters) == {"expression_failed": 1}
@@ -59,19 +59,19 @@ def test_failing_route_is_always_a_dead_letter() -> None:
 
 def test_route_may_be_a_regular_expression_over_the_topic() -> None:
     stream = routed("regexp_extract(kafka.topic, '^([a-z]+)', 1)", routes={"orders": "/tables/shop"})
-    (staged,) = StreamConverter(stream).convert([batch_of(values("a"))])
+    (staged,) = staged_batches(StreamConverter(stream), [batch_of(values("a"))])
     assert places(staged)["/tables/shop"] == [100]
 
 
 def test_route_may_be_a_derived_column() -> None:
     stream = routed("size", derive={"size": "CASE WHEN id > 0 THEN 'a' END"})
-    (staged,) = StreamConverter(stream).convert([batch_of(values("x", "x"))])
+    (staged,) = staged_batches(StreamConverter(stream), [batch_of(values("x", "x"))])
     assert places(staged) == {"/tables/a": [101], "own": [100], "dead": []}
 
 
 def test_route_may_lead_to_the_streams_main_table() -> None:
     stream = routed(routes={"a": "/tables/a", "mine": "/tables/orders"}, unrouted="dead_letters")
-    (staged,) = StreamConverter(stream).convert([batch_of(values("mine", "a", "x"))])
+    (staged,) = staged_batches(StreamConverter(stream), [batch_of(values("mine", "a", "x"))])
     assert places(staged) == {"/tables/a": [101], "own": [100], "dead": [102]}
 
 
@@ -89,7 +89,7 @@ def test_batches_are_routed_like_single_records(seed: int) -> None:
         )
         for partition in range(4)
     ]
-    for batch, staged in zip(batches, StreamConverter(stream).convert(batches), strict=True):
+    for batch, staged in zip(batches, staged_batches(StreamConverter(stream), batches), strict=True):
         assert {name: routed for name, routed in places(staged).items() if routed} == oracle(stream, batch.values)
 
 
@@ -113,7 +113,7 @@ def test_buffer_has_no_entry_for_tables_without_rows() -> None:
     converter = StreamConverter(stream)
     buffer = Buffer.begin(Position(100), converter.formats)
     for batch in (values("7", "299", "7"), values("x")):
-        (staged,) = converter.convert([batch_of(batch)])
+        (staged,) = staged_batches(converter, [batch_of(batch)])
         buffer.add(staged, 0.0)
     assert [(rows.table.url, rows.table.kind) for rows in buffer.tables] == [
         (stream.table, TableKind.ROWS),
@@ -142,7 +142,7 @@ def test_invalid_route_is_refused_at_startup(route: str, text: str) -> None:
 def test_routing_field_may_be_dropped_and_exploded_rows_stay_together() -> None:
     stream = routed(columns="kind STRING, items ARRAY<INT>", drop=["kind"], explode="items")
     values: list[bytes | None] = [b'{"kind":"a","items":[1,2]}', b'{"kind":"b","items":[3]}', b'{"items":[4,5]}']
-    (staged,) = StreamConverter(stream).convert([batch_of(values)])
+    (staged,) = staged_batches(StreamConverter(stream), [batch_of(values)])
     assert places(staged) == {"/tables/a": [100, 100], "/tables/b": [101], "own": [102, 102], "dead": []}
     assert "kind" not in staged.rows[0].column_names
     assert staged.exploded == 2

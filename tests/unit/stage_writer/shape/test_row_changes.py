@@ -17,7 +17,7 @@ from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.opening import opener_of
 from tests.fakes.native import native_decoders
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 COLUMNS = "id BIGINT, name STRING"
 AT = dt.datetime(2026, 3, 31, 3, 17, 37, tzinfo=dt.UTC)
@@ -28,7 +28,7 @@ def staged_of(
     stream: Stream, messages: Sequence[object], native_decoder: MakeNativeDecoder = no_native_decoder
 ) -> StagedRows:
     values = [message if isinstance(message, bytes | None) else json.dumps(message).encode() for message in messages]
-    (staged,) = StreamConverter(stream, RecordInputs(native_decoder=native_decoder)).convert([batch_of(values)])
+    (staged,) = staged_batches(StreamConverter(stream, RecordInputs(native_decoder=native_decoder)), [batch_of(values)])
     assert staged.records == len(messages)
     return staged
 

@@ -14,7 +14,7 @@ from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import Buffer, StagedRows
 from stage_writer.shape.explode import row_bytes
 from stage_writer.shape.slicing import ExplodeLimits
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 COLUMNS = "id INT, text STRING, kind STRING, v ARRAY<STRUCT<a: INT, b: STRING>>"
 STREAM = stream_of(
@@ -78,7 +78,7 @@ def summed(slices: Sequence[StagedRows]) -> tuple[object, ...]:
 @pytest.mark.parametrize("slice_bytes", [1, 100, 1_000, 5_000, 10**9])
 def test_slices_add_up_to_the_whole(slice_bytes: int) -> None:
     given = batches()
-    whole = StreamConverter(STREAM).convert(given)
+    whole = staged_batches(StreamConverter(STREAM), given)
     slices = list(StreamConverter(STREAM, limits=ExplodeLimits(slice_bytes)).slices(given))
     for place, (batch, staged) in enumerate(zip(given, whole, strict=True)):
         mine = [rows for part in slices for source, rows in part if source.partition == batch.partition]

@@ -5,7 +5,7 @@ import pytest
 from common.errors import ExpressionError
 from common.settings import Settings
 from stage_writer.convert import StreamConverter
-from tests.fakes.streams import batch_of, stream_of
+from tests.fakes.streams import batch_of, staged_batches, stream_of
 
 
 def converter(where: str, **more: object) -> StreamConverter:
@@ -14,7 +14,7 @@ def converter(where: str, **more: object) -> StreamConverter:
 
 def test_filtered_record_is_counted_and_has_no_row() -> None:
     values = [b'{"id":1}', b'{"id":-1}', b"{}", None, b'{"id":"x"}', b'{"id":5}']
-    (staged,) = converter("id > 0").convert([batch_of(values)])
+    (staged,) = staged_batches(converter("id > 0"), [batch_of(values)])
     assert staged.rows[0].column("id").to_pylist() == [1, 5]
     assert staged.rows[0].column("_kafka_offset").to_pylist() == [100, 105]
     assert staged.filtered_offsets.tolist() == [101, 102]
@@ -22,7 +22,9 @@ def test_filtered_record_is_counted_and_has_no_row() -> None:
 
 
 def test_record_with_a_failing_condition_is_a_dead_letter() -> None:
-    (staged,) = converter("text::INT = 1").convert([batch_of([b'{"text":"1"}', b'{"text":"x"}', b'{"text":"2"}'])])
+    (staged,) = staged_batches(
+        converter("text::INT = 1"), [batch_of([b'{"text":"1"}', b'{"text":"x"}', b'{"text":"2"}'])]
+    )
     assert staged.dead_letters == {"expression_failed": 1}
     assert staged.rows[1].column("_kafka_offset").to_pylist() == [101]
     assert staged.rows[1].column("error").to_pylist()[0].startswith("where: ")
@@ -31,14 +33,14 @@ def test_record_with_a_failing_condition_is_a_dead_letter() -> None:
 
 def test_filtered_record_is_not_derived() -> None:
     stream = converter("text <> 'x'", derive={"n": "text::INT"})
-    (staged,) = stream.convert([batch_of([b'{"text":"x"}', b'{"text":"7"}'])])
+    (staged,) = staged_batches(stream, [batch_of([b'{"text":"x"}', b'{"text":"7"}'])])
     assert staged.rows[0].column("n").to_pylist() == [7]
     assert (staged.filtered, dict(staged.dead_letters)) == (1, {})
 
 
 def test_filtered_offsets_are_split_by_kafka_partition() -> None:
     batches = [batch_of([b'{"id":1}', b'{"id":-1}']), batch_of([b'{"id":-1}'], partition=4, first=7), batch_of([])]
-    parts = converter("id > 0").convert(batches[:2])
+    parts = staged_batches(converter("id > 0"), batches[:2])
     assert [part.filtered_offsets.tolist() for part in parts] == [[101], [7]]
     assert [part.rows[0].num_rows for part in parts] == [1, 0]
 
