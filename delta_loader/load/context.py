@@ -30,14 +30,14 @@ from delta_loader.load.stream_tables import StreamTables
 from delta_loader.load.table_preparation import TablePreparation
 from delta_loader.load.vacuum_guard import VacuumGuard
 from delta_loader.plan.chain_positions import ChainPositions, is_foreign
-from delta_loader.plan.plan import AnyMarker
+from delta_loader.plan.plan import AnyMarker, is_by_hand
 from delta_loader.stage.identity import StreamIdentity
 from delta_loader.stage.listed import Listing, without
 
 if TYPE_CHECKING:
     from delta_loader.load.ports import Ports
 
-from common.stage.markers import Marker, MarkerName
+from common.stage.markers import MarkerName
 from delta_loader.stage.reading import Stage
 
 
@@ -228,5 +228,5 @@ class MarkerWindow:
             marker
             for name, markers in self._known.get(partition, {}).items()
             for marker in markers
-            if name not in self._cut or not (isinstance(marker, Marker) and marker.manifest is None)
+            if name not in self._cut or not is_by_hand(marker)
         ]

@@ -26,7 +26,7 @@ from common.spans import Position, TopicPartition
 from common.stage.idle import MAX_PARTITION, IdleFact, StreamFact
 from common.stage.markers import Marker, MarkerName
 from common.stage.merged import is_merged
-from delta_loader.plan.plan import AnyMarker
+from delta_loader.plan.plan import AnyMarker, is_by_hand
 
 
 def settle_candidates(
@@ -101,6 +101,6 @@ def unknown_partitions(
     return frozenset(
         partition
         for partition, markers in read_markers.items()
-        if markers and all(isinstance(marker, Marker) and marker.manifest is None for marker in markers)
+        if markers and all(map(is_by_hand, markers))
         if partition.partition > MAX_PARTITION or (known is not None and not known.has(partition))
     )

@@ -4,13 +4,13 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.settings import Stream
 from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
-from common.stage.markers import Manifest, Marker
+from common.stage.markers import Marker
 from common.stage.undeclared import UndeclaredFields, together
 from common.tables.rollback import Rollback, RollbackKind
 from delta_loader.plan.held import Held, MainTable, held
@@ -21,6 +21,7 @@ from delta_loader.plan.plan import (
     NextRun,
     Overlap,
     Run,
+    manifests_of,
     next_run,
     require_splittable,
 )
@@ -142,16 +143,12 @@ class PartitionProgress:
 
 def undeclared_of(markers: Iterable[AnyMarker]) -> UndeclaredFields | None:
     """The sum over these markers; None if none of them has such a field."""
-    return together(manifest.undeclared for manifest in _manifests(markers) if manifest.undeclared is not None)
+    return together(manifest.undeclared for manifest in manifests_of(markers) if manifest.undeclared is not None)
 
 
 def violations_of(markers: Iterable[AnyMarker]) -> Counter[str]:
     """The sum over these markers, by rule."""
     violations: Counter[str] = Counter()
-    for manifest in _manifests(markers):
+    for manifest in manifests_of(markers):
         violations.update(manifest.violations)
     return violations
-
-
-def _manifests(markers: Iterable[AnyMarker]) -> Iterator[Manifest]:
-    return (marker.manifest for marker in markers if isinstance(marker, Marker) and marker.manifest is not None)

@@ -26,6 +26,7 @@ from delta_loader.plan.plan import (
     UnreadableMarker,
     UnsplittableOverlap,
     UpToDate,
+    manifests_of,
 )
 
 START_OVER = "start the stream again under another app_id, with tables of its own"
@@ -267,8 +268,7 @@ def unknown_partition(partition: TopicPartition, paths: Iterable[str]) -> Held:
 
 def staged_from(markers: Iterable[AnyMarker]) -> str | None:
     """The id of the topic that a chain's records came from, by the last of the given markers that has one."""
-    manifests = [marker.manifest for marker in markers if isinstance(marker, Marker) and marker.manifest is not None]
-    named = [manifest for manifest in manifests if manifest.topic_id is not None]
+    named = [manifest for manifest in manifests_of(markers) if manifest.topic_id is not None]
     last = max(named, key=lambda manifest: manifest.span.start, default=None)
     return None if last is None else last.topic_id
 

@@ -27,14 +27,14 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from common.errors import SchemaError
 from common.schema.spark_json import schema_from_json
 from common.spans import Position, TopicPartition
-from common.stage.markers import Marker, MarkerName, Origin, StagedFile, StagedTable
+from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable
 from common.stage.merged import is_merged
 from common.tables.changes import MergeBy
 from common.tables.urls import comparable
@@ -72,6 +72,16 @@ class ForeignMarker:
 
 
 AnyMarker = Marker | UnreadableMarker | ForeignMarker
+
+
+def is_by_hand(marker: AnyMarker) -> bool:
+    """Whether a marker has no content, so that it only moves the position."""
+    return isinstance(marker, Marker) and marker.manifest is None
+
+
+def manifests_of(markers: Iterable[AnyMarker]) -> Iterator[Manifest]:
+    """The contents of those markers that have one."""
+    return (marker.manifest for marker in markers if isinstance(marker, Marker) and marker.manifest is not None)
 
 
 def for_tables(marker: Marker, tables: Mapping[str, str]) -> AnyMarker:
@@ -230,7 +240,7 @@ def _start(marker: AnyMarker) -> Position:
 
 def _order(marker: AnyMarker) -> tuple[Position, bool]:
     # Of two names for one position (a hand-typed one without padding), the one with content comes first.
-    return marker.name.start, isinstance(marker, Marker) and marker.manifest is None
+    return marker.name.start, is_by_hand(marker)
 
 
 def _end_of_run(run: list[Marker]) -> Run | None:

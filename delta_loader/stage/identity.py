@@ -26,7 +26,7 @@ from common.stage.markers import Manifest, Marker, MarkerName
 from common.stage.merged import known_as
 from common.tables.identity import NO_IDENTITY, TableIdentity
 from common.tables.transactions import TxnIds
-from delta_loader.plan.plan import AnyMarker, ForeignMarker, UnreadableMarker
+from delta_loader.plan.plan import AnyMarker, ForeignMarker, UnreadableMarker, is_by_hand
 
 OTHER_STREAM = "other_stream"
 OTHER_TOPIC = "other_topic"
@@ -54,7 +54,7 @@ class StreamIdentity:
         start = None if origin is None else origin.position
         why = emptied((marker for marker in own if isinstance(marker, Marker)), start)
         return [
-            UnreadableMarker(marker.name, why[marker.name]) if _is_by_hand(marker) and marker.name in why else marker
+            UnreadableMarker(marker.name, why[marker.name]) if is_by_hand(marker) and marker.name in why else marker
             for marker in self.judged(partition, own)
         ]
 
@@ -139,7 +139,7 @@ class StreamIdentity:
         Nothing for a marker whose records come after what the other stream has loaded, or that has none.
         """
         own, table, name = self.stream.app_id, self.stream.table, marker.name
-        if _is_by_hand(marker) or (position is not None and name.start >= position):
+        if is_by_hand(marker) or (position is not None and name.start >= position):
             return None
         restart = f"`{_restart(name.topic_partition)} --at {position} --yes`"
         after = "" if position is None else f"; or begin its chain after what {app_id!r} has loaded: {restart}"
@@ -224,10 +224,6 @@ class StreamIdentity:
             return marker
         problem = f"it is of generation {generation} of its topic, but the new chain is of {known}"
         return UnreadableMarker(marker.name, f"{problem}; the next run checks again")
-
-
-def _is_by_hand(marker: AnyMarker) -> bool:
-    return isinstance(marker, Marker) and marker.manifest is None
 
 
 def _continues(marker: Marker, before: AnyMarker | None) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from common.spans import Position, TopicPartition
 from common.stage.markers import Marker, MarkerName
-from delta_loader.plan.plan import AnyMarker, Run, next_run
+from delta_loader.plan.plan import AnyMarker, Run, is_by_hand, next_run
 from delta_loader.stage.identity import StreamIdentity
 from delta_loader.stage.listed import Listing
 from delta_loader.stage.reading import Stage
@@ -108,7 +108,7 @@ class StrayMover:
     def _read(self, listing: Listing, names: Iterable[MarkerName]) -> dict[MarkerName, AnyMarker]:
         read = self._stage.read(listing, names, self._tables)
         # Of two objects for one position, the one with content counts, as in a plan.
-        counting = {name: min(markers, key=_by_hand) for name, markers in read.items()}
+        counting = {name: min(markers, key=is_by_hand) for name, markers in read.items()}
         return {
             name: judged
             for name, marker in counting.items()
@@ -121,7 +121,3 @@ def _reach(position: Position, branch: StrayBranch, markers: Iterable[AnyMarker]
     inside = {marker.name for marker in branch.markers}
     outcome = next_run(position, [marker for marker in markers if marker.name not in inside])
     return outcome.end if isinstance(outcome, Run) else position
-
-
-def _by_hand(marker: AnyMarker) -> bool:
-    return isinstance(marker, Marker) and marker.manifest is None
