@@ -178,6 +178,21 @@ class Messages:
         return names.take(pa.array(np.repeat(np.arange(len(names)), np.diff(self.bounds(index)))))
 
 
+def texts_of(values: pa.BinaryArray) -> pa.StringArray:
+    """The bytes as text; null where they are not UTF-8."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_text_or_none(value) for value in values.to_pylist()], pa.string())
+
+
+def _text_or_none(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def columns_at(messages: MessageBatch | Messages, index: Index) -> dict[str, Any]:
     """The columns of some messages, by the names of the fields."""
     indexes = pa.array(index)

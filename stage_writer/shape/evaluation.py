@@ -32,7 +32,7 @@ from common.schema import (
     to_arrow_type,
     type_to_ddl,
 )
-from stage_writer.decode.batch import NO_TIMESTAMP, Index, Mask, Messages
+from stage_writer.decode.batch import NO_TIMESTAMP, Index, Mask, Messages, texts_of
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.expressions import FAULTS, KAFKA, CheckedExpression, ExpressionChecker, connect, refused
 from stage_writer.shape.headers import HEADER_MAP, header_maps, with_readable_headers
@@ -281,23 +281,9 @@ def _kafka_part(part: str, row_index: Index, messages: Messages) -> pa.Array:  #
         case "key":
             return messages.keys.take(pa.array(row_index)).cast(pa.binary())
         case "key_text":
-            return _text_where_valid(messages.keys.take(pa.array(row_index)).cast(pa.binary()))
+            return texts_of(messages.keys.take(pa.array(row_index)).cast(pa.binary()))
         case _:
             return header_maps(messages, row_index)
-
-
-def _text_where_valid(keys: pa.BinaryArray) -> pa.StringArray:
-    try:
-        return keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([_text_or_none(key) for key in keys.to_pylist()], pa.string())
-
-
-def _text_or_none(key: bytes | None) -> str | None:
-    try:
-        return None if key is None else key.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 SETTING = "where"

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from common.schema import Field, Primitive, StructType, to_arrow_schema
 from common.settings.formats import Forms
-from stage_writer.decode.batch import Index, Mask, in_order
+from stage_writer.decode.batch import Index, Mask, in_order, texts_of
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.decode_options import DecodeOptions
 from stage_writer.decode.envelopes.framing import without_frames
@@ -65,7 +65,7 @@ class MessageKeys:
     def read(self, keys: pa.BinaryArray | pa.LargeBinaryArray, sent: pa.BinaryArray | None = None) -> Keys:
         """The key columns that message keys give; ``sent`` are the same keys before a binary format was opened."""
         sent = keys if sent is None else sent
-        texts = _texts_of((without_frames(keys) if self._framed else keys).cast(pa.binary()))
+        texts = texts_of((without_frames(keys) if self._framed else keys).cast(pa.binary()))
         texts = pc.fill_null(texts, "")
         kinds = self._kinds(texts)
         parts: list[tuple[Index, pa.Table]] = [(np.zeros(0, np.int64), self._schema.empty_table())]
@@ -143,19 +143,3 @@ def _reject(index: int, key: bytes | None) -> Reject:
         return Reject(index, ErrorClass.UNREADABLE_KEY, "the tombstone has no message key")
     shown = key[:_SHOWN_CHARACTERS].decode(errors="replace")
     return Reject(index, ErrorClass.UNREADABLE_KEY, f"the message key {shown!r} does not contain the key columns")
-
-
-def _texts_of(block: pa.BinaryArray) -> pa.StringArray:
-    """The message keys as strings; those that are not UTF-8 as empty ones."""
-    try:
-        return block.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([_text_or_nothing(message) for message in block.to_pylist()], pa.string())
-
-
-def _text_or_nothing(message: bytes) -> bytes:
-    try:
-        message.decode()
-    except UnicodeDecodeError:
-        return b""
-    return message

@@ -89,6 +89,16 @@ def test_key_frames_are_removed() -> None:
     assert [reject.index for reject in result.rejects] == [2, 3]
 
 
+def test_tombstone_without_a_key_next_to_a_key_that_is_no_text() -> None:
+    keys = MessageKeys({"id": Field("id", Primitive.STRING)}, STRICT, framed=False)
+    result = keys.read(pa.array([b"\xff", None, b"a"], pa.binary()))
+    assert result.rows.to_pylist() == [{"id": "a"}]
+    assert [(reject.index, reject.error) for reject in result.rejects] == [
+        (0, "the message key '\N{REPLACEMENT CHARACTER}' does not contain the key columns"),
+        (1, "the tombstone has no message key"),
+    ]
+
+
 def test_operation_column_marks_deletes() -> None:
     stream = merging(merge=BY_OP)
     staged = converted(stream, [record(id=1, op="u"), record(id=1, op="d"), record(id=2), record(id=3, op="D")])
