@@ -203,6 +203,14 @@ def test_load_note_of_a_dead_loader_holds_up_no_first_load() -> None:
     assert (report.failure, report.held, report.commits) == (None, {}, 1)
 
 
+def test_load_note_of_a_larger_load_stays() -> None:
+    world = World()
+    note = loading_path(world.partition, "of one that also loads what is staged now")
+    world.stage.create(note, LoadNote(Position(12), 1).to_bytes())
+    assert not world.load().held
+    assert (world.loaded, world.notes) == (10, [note])
+
+
 def test_load_that_could_not_begin_leaves_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
 

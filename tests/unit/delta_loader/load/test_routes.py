@@ -214,6 +214,48 @@ def test_deferred_range_extended_by_another_loader_is_not_complete(staging: Stag
     assert rows(tables, url) == WHOLE[1] + 1
 
 
+def test_deferred_range_extended_while_its_end_is_recorded_is_not_complete(staging: Staging, tables: Broken) -> None:
+    url = staging.route("a")
+    tables.commits.add(url)
+    staged(staging)
+    one_pass(staging, tables)
+    tables.fix()
+
+    def extends(commit: TableCommit) -> None:
+        if commit.target.url == staging.table and not commit.metadata.spans:
+            tables.meanwhile = lambda _: None
+            tables.reads.add(url)
+            staging.flush(0, 30, 40, routed={"a": [31]})
+            one_pass(staging, tables)
+            tables.fix()
+
+    tables.meanwhile = extends
+    for _ in range(2):
+        one_pass(staging, tables)
+    assert rows(tables, url) == WHOLE[1] + 1
+
+
+def test_table_that_another_loader_left_out_gets_nothing_before_what_it_lacks(
+    staging: Staging, tables: Broken
+) -> None:
+    url = staging.route("a")
+    for start in (0, 10, 20):
+        staging.flush(0, start, start + 10, routed={"a": [start]})
+
+    def loads_two_without_it(commit: TableCommit) -> None:
+        if commit.target.url == staging.table:
+            tables.meanwhile = lambda other: (
+                Failed("no") if other.target.url == url or other.advances.get("orders-0") == 29 else None
+            )
+            one_pass(staging, tables, max_files=4)
+            tables.meanwhile = lambda _: None
+
+    tables.meanwhile = loads_two_without_it
+    for _ in range(2):
+        one_pass(staging, tables, max_files=1)
+    assert counted(staging, tables)[:2] == (30 - 3, 3)
+
+
 def test_missing_file_of_a_deferred_range_is_reported_with_its_remedy(staging: Staging, tables: Broken) -> None:
     url = staging.route("a")
     tables.commits.add(url)
