@@ -93,6 +93,11 @@ class TableCommit:
     dead_letter_rows: tuple[DeadLetterRow, ...] = ()
     """Dead letters that are not in a file yet; Spark writes them too."""
 
+    def __post_init__(self) -> None:
+        if not self.expected.keys() >= self.advances.keys():  # Delta would see no conflict with another loader
+            msg = f"a commit sets {self.advances.keys() - self.expected.keys()}, and does not depend on what they were"
+            raise ValueError(msg)
+
     @property
     def merges(self) -> bool:
         """Whether the rows that go through Spark change existing rows instead of being added."""

@@ -151,7 +151,7 @@ class ReplacedLog(DeltaLog):
         before = {place for table in self.tables for place in self.places(table) if swap.covers(place)}
         target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {})
         advances = {txn_id(swap.request.name.request): int(swap.step)}
-        table.commits.append(TableCommit(target, "orders", (), {}, advances, known))
+        table.commits.append(TableCommit(target, "orders", (), dict.fromkeys(advances), advances, known))
         table.transactions |= advances
         self.swaps.setdefault(url, {})[self.version(url)] = swap
         if url == TABLE:

@@ -73,7 +73,11 @@ class Books(Restorable):
     def put(self, url: str, offsets: AbstractSet[int], advances: dict[str, int], metadata: CommitMetadata) -> None:
         table = self.tables[url]
         shape = TableShape(table.schema, table.partition_by)
-        table.commits.append(TableCommit(Target(url, table.table_id, shape, {}), "orders", (), {}, advances, metadata))
+        table.commits.append(
+            TableCommit(
+                Target(url, table.table_id, shape, {}), "orders", (), dict.fromkeys(advances), advances, metadata
+            )
+        )
         table.transactions |= advances
         self.contents[url].append(frozenset(offsets))
 
