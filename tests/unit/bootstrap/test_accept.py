@@ -159,7 +159,7 @@ class Restored:
                 staged_markers(self.stage, partition),
             )
 
-        return Accepting(self.stream, FsspecStore, state_of, [ORDERS], Author("eve", 5))
+        return Accepting(self.stream, FsspecStore, state_of, [ORDERS], Author("eve", 5), self.stage.url)
 
     def carry_out(self, plans: Sequence[AcceptPlan]) -> None:
         locks = RepairLocks(self.stage, AUTHOR, uuid.uuid4().hex)
@@ -203,6 +203,18 @@ def test_lost_records_of_a_partition_that_kafka_lacks_are_refused() -> None:
     restored = Restored()
     with pytest.raises(UsageError, match="lost records of orders/0, which no longer exists in Kafka"):
         replace(restored.accepting, partitions=()).plan(restored.tables(), Decision.GO_ON, give_up=False)
+
+
+@pytest.mark.parametrize(("lost", "staged_to"), [(False, 40), (True, 10)])
+def test_replay_uses_files_that_wait_for_spark(*, lost: bool, staged_to: int) -> None:
+    restored = Restored()
+    staging = Staging(restored.root)
+    restored.stage.delete([f"done/orders/0/{10:020d}.done"])
+    waiting = staging.flush(0, 10, 30, mixed=True, previous=0)
+    if lost:
+        restored.stage.delete([file.path for table in waiting.tables for file in table.files])
+    (plan,) = restored.accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
+    assert [partition.staged_to for partition in plan.partitions] == [staged_to]
 
 
 def test_repeated_command_completes_a_crashed_resolution() -> None:

@@ -235,9 +235,7 @@ def test_deferred_range_extended_while_its_end_is_recorded_is_not_complete(stagi
     assert rows(tables, url) == WHOLE[1] + 1
 
 
-def test_table_that_another_loader_left_out_gets_nothing_before_what_it_lacks(
-    staging: Staging, tables: Broken
-) -> None:
+def test_table_that_another_loader_left_out_gets_nothing_before_what_it_lacks(staging: Staging, tables: Broken) -> None:
     url = staging.route("a")
     for start in (0, 10, 20):
         staging.flush(0, start, start + 10, routed={"a": [start]})

@@ -55,13 +55,30 @@ def test_marker_that_straddles_the_position_is_held_without_offsets(
     assert (partition.loaded_to, partition.held.reason if partition.held else None) == (5, held)
 
 
-@pytest.mark.parametrize(("origin", "held"), [(3, "gap"), (5, None)])
-def test_chain_that_begins_above_its_origin_is_held(staging: Staging, origin: int, held: str | None) -> None:
+@pytest.mark.parametrize(
+    ("origin", "held"),
+    [
+        (ChainOrigin(Position(3)), "gap"),
+        (ChainOrigin(Position(5)), None),
+        (ChainOrigin(Position(7), staged_from=Position(3)), "gap"),
+        (ChainOrigin(Position(7), staged_from=Position(5)), None),
+    ],
+)
+def test_chain_that_begins_above_its_origin_is_held(staging: Staging, origin: ChainOrigin, held: str | None) -> None:
     path = origin_path(staging.source(0))
-    staging.store(staging.stage_url).create(path, origin_to_bytes(ChainOrigin(Position(origin))))
+    staging.store(staging.stage_url).create(path, origin_to_bytes(origin))
     staging.flush(0, 5, 10)
     partition = partition_of(staging)
     assert (partition.held.reason if partition.held else None) == held
+
+
+def test_file_of_the_main_table_alone_is_missed(staging: Staging) -> None:
+    staging.flush(0, 0, 10, dead=[4])
+    assert partition_of(staging).held is None
+    table = staging.store(staging.table)
+    table.delete([item.path for item in table.list("") if item.path.endswith(".parquet")])
+    assert (held := partition_of(staging).held) is not None
+    assert held.reason == "missing_file"
 
 
 def test_marker_made_by_hand_may_be_ahead_of_kafka(staging: Staging) -> None:
