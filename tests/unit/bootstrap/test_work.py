@@ -24,7 +24,9 @@ from common.settings.stores import stage_store
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.leases import Epoch, Grant, LeaseRecord, epoch_path
 from common.stage.loading import LoadNote, loading_path
+from common.stage.markers import Marker
 from common.stage.merged import inputs_at
+from common.stage.repair_lock import repair_path
 from common.stage.topic_owners import owner_path
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
@@ -129,6 +131,22 @@ def test_plan_does_not_overrule_another_program(two: Settings, monkeypatch: pyte
     with pytest.raises(StoreError, match="ignores conditional writes"):
         Work(two, SystemClock()).write(plans)
     assert list(stage_store(two).list("done/")) == []
+
+
+def test_command_that_was_overtaken_makes_no_more_markers(two: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, store, make = Work(two, SystemClock()), stage_store(two), stage_of_bootstrap.make
+    plans = work.plan(StartAt.LATEST, None)
+
+    def overtaken(guarded: ObjectStore, marker: Marker) -> None:
+        make(guarded, marker)
+        for plan in plans:
+            for planned in plan.partitions:
+                store.create(repair_path(planned.partition, 2), b"{}")
+
+    monkeypatch.setattr(stage_of_bootstrap, "make", overtaken)
+    with pytest.raises(UsageError, match=r"; created before it: done/shop\.a/0/"):
+        work.write(plans)
+    assert len(list(store.list("done/"))) == 1
 
 
 def test_repair_of_a_shared_topic_belongs_to_its_owner(two: Settings) -> None:
