@@ -234,6 +234,8 @@ def test_topic_expression_matches_whole_names_and_means_several_topics() -> None
     assert not stream.takes("orders")
     assert not stream.takes("my-orders-eu")
     assert stream.several_topics
+    (stream,) = parse(with_stream(topics=["^orders|payments"])).streams
+    assert [topic for topic in ("orders", "payments", "old-payments") if stream.takes(topic)] == ["orders", "payments"]
 
 
 def test_values_come_from_the_environment_and_from_files(tmp_path: Path) -> None:
