@@ -26,6 +26,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated
 
@@ -149,6 +150,7 @@ class StateFileName:
         return f"{state_folder(self.partition)}{self.start:020d}-{self.generation}-{self.unique}.{self.kind}"
 
     @classmethod
+    @lru_cache(maxsize=10_000)  # each marker of a chain names nearly the same files as the one before
     def parse(cls, path: str) -> StateFileName | None:
         parsed = _PATHS.parse(path)
         if parsed is None:
