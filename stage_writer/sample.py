@@ -125,9 +125,9 @@ class StreamSample:
         for reason, count in self.reasons.most_common(_MOST_REASONS):
             yield f"  {count:,} because {reason}"
         if dead_letter_share.passes(alarm):
-            code = "" if self.stream.topology is None else ", the topology's code"
+            ours = "columns, formats or coerce" if self.stream.topology is None else "columns, the topology's code"
             again = f"then `stage-writer check {CONFIG}` again"
-            yield f"  → fix streams[].columns{code}, or what the producers send; {again}"
+            yield f"  → fix streams[].{ours}, or what the producers send; {again}"
         for rule, count in self.violations.most_common():
             yield f"  {count:,} break the rule expect.{rule}"
         yield from (f"  {stop}" for stop in self.stops)

@@ -117,6 +117,7 @@ def test_sample_reports_the_dead_letter_share_and_reasons_without_values() -> No
     assert "40 of the newest 40 records would be dead letters" in lines[0]
     assert lines[1] == "  40 because qty: the number … where STRING is declared"
     assert "47" not in "".join(lines)
+    assert lines[2].startswith("  → fix streams[].columns, formats or coerce, or what the producers send; then `stage-")
     assert sample.share.passes(0.1)
     assert not sample.share.passes(None)
 
