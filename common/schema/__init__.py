@@ -4,7 +4,7 @@ One module for each format; each reads and writes its own, as inverses.
 """
 
 from common.schema.arrow import from_arrow_type, to_arrow_field, to_arrow_schema, to_arrow_type
-from common.schema.ddl import backticks, parse_ddl, quote_name, quote_text, to_ddl, type_to_ddl
+from common.schema.ddl import backticks, parse_ddl, quote_name, quote_path, quote_text, to_ddl, type_to_ddl
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import (
     CHAR_VARCHAR_KEY,
@@ -34,6 +34,7 @@ __all__ = [
     "nullable_columns",
     "parse_ddl",
     "quote_name",
+    "quote_path",
     "quote_text",
     "schema_from_json",
     "schema_to_json",

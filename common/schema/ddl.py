@@ -14,7 +14,7 @@ Rules:
 import difflib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -119,6 +119,11 @@ def type_to_ddl(data_type: DataType) -> str:
 def quote_name(name: str) -> str:
     """A column's name as SQL requires it: in backticks unless it is a plain word."""
     return name if _UNQUOTED.fullmatch(name) else backticks(name)
+
+
+def quote_path(path: Iterable[str]) -> str:
+    """The path of a field in SQL."""
+    return ".".join(map(quote_name, path))
 
 
 def backticks(name: str) -> str:

@@ -14,7 +14,7 @@ Rules:
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from common.schema.ddl import quote_name, type_to_ddl
+from common.schema.ddl import quote_path, type_to_ddl
 from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
 
 ELEMENT = "element"
@@ -35,7 +35,7 @@ class Addition:
 
     @property
     def name(self) -> str:
-        return ".".join(quote_name(name) for name in self.path)
+        return quote_path(self.path)
 
     def __str__(self) -> str:
         return f"{self.name} {type_to_ddl(self.type)}"

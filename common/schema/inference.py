@@ -22,7 +22,7 @@ from datetime import UTC, date, datetime
 from enum import StrEnum
 
 from common.errors import SchemaError
-from common.schema import parse_ddl, quote_name
+from common.schema import parse_ddl, quote_name, quote_path
 from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?[0-5]\d)?", re.ASCII)
@@ -221,13 +221,13 @@ class _Inference:
             here = (*path, name)
             why = why_no_column(name, taken)
             if why:
-                self.notes.append(f"{_path(here)} is left out: {why}")
+                self.notes.append(f"{quote_path(here)} is left out: {why}")
                 continue
             taken[name.casefold()] = name
             fields.append(Field(name, self.type_of(inner, here)))
             objects = shape.kinds[JsonKind.OBJECT]
             if inner.seen < objects and len(path) == 0:
-                self.notes.append(f"{_path(here)} is in {inner.seen:,} of {objects:,} records")
+                self.notes.append(f"{quote_path(here)} is in {inner.seen:,} of {objects:,} records")
         return StructType(tuple(fields))
 
     def type_of(self, shape: JsonShape, path: tuple[str, ...]) -> DataType:  # noqa: PLR0911 - one for each case
@@ -236,7 +236,7 @@ class _Inference:
         if kinds != set(shape.kinds):
             self._note_odd(shape, kinds, path)
         if not kinds:
-            self.notes.append(f"{_path(path)} was always null; STRING accepts any value as JSON text")
+            self.notes.append(f"{quote_path(path)} was always null; STRING accepts any value as JSON text")
             return self._any(path)
         if kinds == {JsonKind.OBJECT}:
             if shape.is_map:
@@ -254,7 +254,7 @@ class _Inference:
         if kinds <= _TEXTS:
             return self._text(shape, kinds, path)
         words = ", ".join(sorted(kind.value for kind in kinds))
-        self.notes.append(f"{_path(path)} holds values of several kinds ({words}): kept as their JSON text")
+        self.notes.append(f"{quote_path(path)} holds values of several kinds ({words}): kept as their JSON text")
         return self._any(path)
 
     def _note_odd(self, shape: JsonShape, kinds: set[JsonKind], path: tuple[str, ...]) -> None:
@@ -262,29 +262,30 @@ class _Inference:
         odd = {kind: count for kind, count in shape.kinds.items() if kind not in kinds}
         words = ", ".join(f"{count:,} × {kind.value}" for kind, count in sorted(odd.items()))
         usual = ", ".join(f"{shape.kinds[kind]:,} × {kind.value}" for kind in sorted(kinds))
-        self.notes.append(f"{_path(path)} holds {usual}; these would be dead letters: {words}")
+        self.notes.append(f"{quote_path(path)} holds {usual}; these would be dead letters: {words}")
         every = set(shape.kinds)
         if every <= _NUMBERS:
-            self.alternatives.append(Alternative(_path(path), "DOUBLE", None))
+            self.alternatives.append(Alternative(quote_path(path), "DOUBLE", None))
         elif every <= _TEXTS:
-            self.alternatives.append(Alternative(_path(path), "STRING", None))
+            self.alternatives.append(Alternative(quote_path(path), "STRING", None))
         else:
-            self.alternatives.append(Alternative(_path(path), "STRING", "json"))
+            self.alternatives.append(Alternative(quote_path(path), "STRING", "json"))
 
     def _any(self, path: tuple[str, ...]) -> DataType:
-        self.formats[_path(path)] = "json"
+        self.formats[quote_path(path)] = "json"
         return Primitive.STRING
 
     def _whole(self, shape: JsonShape, path: tuple[str, ...]) -> DataType:
         if shape.lowest >= -_LARGEST - 1 and shape.highest <= _LARGEST:
             if shape.epoch is not None:
-                note = f"{_path(path)} looks like an epoch: TIMESTAMP with formats: {{{_path(path)}: {shape.epoch}}}"
+                name = quote_path(path)
+                note = f"{name} looks like an epoch: TIMESTAMP with formats: {{{name}: {shape.epoch}}}"
                 self.notes.append(f"{note} would read it as timestamps")
             return Primitive.LONG
         if max(len(str(abs(edge))) for edge in (shape.lowest, shape.highest)) <= _MOST_DIGITS:
-            self.notes.append(f"{_path(path)} has numbers beyond BIGINT")
+            self.notes.append(f"{quote_path(path)} has numbers beyond BIGINT")
             return DecimalType(_MOST_DIGITS, 0)
-        self.notes.append(f"{_path(path)} has numbers beyond any type: kept as their JSON text")
+        self.notes.append(f"{quote_path(path)} has numbers beyond any type: kept as their JSON text")
         return self._any(path)
 
     def _text(self, shape: JsonShape, kinds: set[JsonKind], path: tuple[str, ...]) -> DataType:
@@ -297,7 +298,7 @@ class _Inference:
         else:
             return Primitive.STRING
         if kinds == set(shape.kinds):  # the odd values are in a note of their own
-            self.notes.append(f"{_path(path)} was always {what} as text; STRING would accept any text")
+            self.notes.append(f"{quote_path(path)} was always {what} as text; STRING would accept any text")
         return inferred_type
 
 
@@ -312,10 +313,6 @@ def why_no_column(name: str, taken: Mapping[str, str]) -> str | None:
     except SchemaError:
         return "it cannot be a column's name"
     return None
-
-
-def _path(path: tuple[str, ...]) -> str:
-    return ".".join(quote_name(name) for name in path)
 
 
 def moments(

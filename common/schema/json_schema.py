@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from common.errors import SchemaError
-from common.schema.ddl import quote_name
+from common.schema.ddl import quote_path
 from common.schema.inference import why_no_column
 from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
 
@@ -169,7 +169,7 @@ class _Mapping:
         return possible
 
     def _any(self, path: Path) -> DataType:
-        self.formats[_name(path)] = "json"
+        self.formats[quote_path(path)] = "json"
         return Primitive.STRING
 
     def _referred(self, node: _Node, reference: str, path: Path) -> _Node:
@@ -178,7 +178,7 @@ class _Mapping:
         document = node.document if not base else self._document(base, path)
         location = (document, unquote(fragment))
         if location in node.inside:
-            msg = f"`{_name(path)}` is of the JSON Schema's type {reference}, which contains itself"
+            msg = f"`{quote_path(path)}` is of the JSON Schema's type {reference}, which contains itself"
             raise SchemaError(msg, "declare the columns yourself, without it or as a STRING with formats: {…: json}")
         schema = self.documents[document]
         for escaped in location[1].split("/")[1:]:
@@ -201,7 +201,7 @@ class _Mapping:
 
 
 def _unknown(path: Path, reference: str) -> SchemaError:
-    msg = f"the JSON Schema refers to {reference} in `{_name(path)}`, but neither it nor its references define it"
+    msg = f"the JSON Schema refers to {reference} in `{quote_path(path)}`, but neither it nor its references define it"
     return SchemaError(msg, "register the schema with its references, or declare the columns yourself")
 
 
@@ -296,7 +296,3 @@ def _elements(node: _Node) -> list[object]:
         part = schema.get(key)
         elements += part if isinstance(part, list) else [part] if isinstance(part, dict) else []
     return elements
-
-
-def _name(path: Path) -> str:
-    return ".".join(quote_name(name) for name in path)

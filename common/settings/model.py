@@ -19,6 +19,7 @@ from common.settings.stream import Stream
 from common.settings.topic_reader import TopicName, TopicOwners
 from common.settings.values import (
     CODECS,
+    OFF,
     ON_MARKER,
     RETENTION_ON_MARKER,
     Address,
@@ -28,9 +29,9 @@ from common.settings.values import (
     LoadSchedule,
     Native,
     NativeChoice,
+    OffOrSchedule,
     SizeBytes,
     Workers,
-    check_schedule,
 )
 from common.spans import Topic
 from common.tables.urls import require_url
@@ -250,8 +251,8 @@ class LoaderSettings(Section):
         "that was stopped at once. At least `1s`; `0s` disables the lease: then every loader loads, "
         "which is safe but wastes work.",
     )
-    clean_up: str = Field(
-        default="off",
+    clean_up: OffOrSchedule = Field(
+        default=OFF,
         description="When to remove unreferenced objects, as `delta-loader clean` does: `off`, an interval such "
         "as `1d`, or a cron line. Loads do not wait for it.",
     )
@@ -294,12 +295,6 @@ class LoaderSettings(Section):
             return value
         is_given = value.keys() & {"marker_retention", "marker_retention_s"}
         return value if is_given else {**value, "marker_retention": RETENTION_ON_MARKER}
-
-    @field_validator("clean_up", mode="before")
-    @classmethod
-    def _clean_up(cls, value: object) -> str:
-        # YAML reads a bare ``off`` as false.
-        return "off" if value in ("off", False) else check_schedule(value)
 
     @field_validator("lease_s")
     @classmethod

@@ -18,9 +18,8 @@ from zoneinfo import ZoneInfo
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, field_validator, model_validator
 
 from common.settings.section import Section, refuse
-from common.settings.values import DurationS, SizeBytes, check_schedule
+from common.settings.values import OFF, DurationS, OffOrSchedule, SizeBytes
 
-OFF = "off"
 _WINDOW = re.compile(r"\s*(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})\s*")
 
 
@@ -157,7 +156,7 @@ class StatisticsSettings(Section):
 class TableServicesSettings(Section):
     """OPTIMIZE, VACUUM, checkpoints and statistics for all tables of all streams."""
 
-    schedule: str = Field(
+    schedule: OffOrSchedule = Field(
         default=OFF, description="When to run them: `off`, an interval such as `6h`, or a cron line (UTC)."
     )
     window: WindowValue = Field(
@@ -177,12 +176,6 @@ class TableServicesSettings(Section):
     vacuum: VacuumSettings = Field(default_factory=VacuumSettings, description="Files that left tables are deleted.")
     checkpoints: CheckpointSettings = Field(default_factory=CheckpointSettings, description="Overdue checkpoints.")
     statistics: StatisticsSettings = Field(default_factory=StatisticsSettings, description="Missing statistics.")
-
-    @field_validator("schedule", mode="before")
-    @classmethod
-    def _schedule(cls, value: object) -> str:
-        # YAML reads a bare ``off`` as false.
-        return OFF if value in (OFF, False) else check_schedule(value)
 
     @field_validator("time_zone")
     @classmethod

@@ -109,9 +109,15 @@ def check_schedule(value: object) -> str:
     return text
 
 
+OFF = "off"
 ON_MARKER = "on-marker"
 """Load when writers signal new markers."""
 RETENTION_ON_MARKER = "10m"
+
+
+def check_off_or_schedule(value: object) -> str:
+    """``off``, or a schedule that `check_schedule` accepts."""
+    return OFF if value in (OFF, False) else check_schedule(value)  # YAML reads a bare ``off`` as false
 
 
 def check_load_schedule(value: object) -> str:
@@ -185,6 +191,7 @@ _WORKERS_SCHEMA = WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer
 
 DurationS = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(duration_text), _DURATION_SCHEMA]
 SizeBytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(bytes_text), _SIZE_SCHEMA]
+OffOrSchedule = Annotated[str, BeforeValidator(check_off_or_schedule)]
 LoadSchedule = Annotated[str, BeforeValidator(check_load_schedule), WithJsonSchema({"type": ["string", "number"]})]
 CODECS = f"^({'|'.join(data_files.CODECS)})$"
 Workers = Annotated[int, BeforeValidator(parse_workers), PlainSerializer(workers_text), _WORKERS_SCHEMA]

@@ -14,8 +14,9 @@ Rules:
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from typing import Any, Self
 
+from common.json_value import members_of
 from common.ports import ObjectStore
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.log_files import commit_path, parsing
@@ -43,7 +44,7 @@ class LoggedCommit:
     def of(cls, version: int, info: Mapping[str, object], **more: Any) -> Self:  # noqa: ANN401 - the fields of a subclass
         """The commit with this ``commitInfo``; the version that a RESTORE restored is known where it is named."""
         operation, metadata = str(info.get("operation") or ""), info.get("userMetadata")
-        named = _mapping(info.get("operationParameters")).get("version")
+        named = members_of(info.get("operationParameters")).get("version")
         return cls(
             version=version,
             operation=operation,
@@ -150,7 +151,7 @@ def _logged(version: int, commit: Iterable[str], lines: CommitLines) -> LoggedCo
 def _commit_info(commit: Iterable[str]) -> Mapping[str, object]:
     for line in commit:
         if line.replace(" ", "", 2).startswith('{"commitInfo"'):
-            return _mapping(_mapping(json.loads(line)).get("commitInfo"))
+            return members_of(members_of(json.loads(line)).get("commitInfo"))
     return {}
 
 
@@ -174,16 +175,12 @@ def _by_files(version: int, lines: CommitLines) -> int | None:
 def _files(commit: Iterable[str]) -> tuple[set[str], set[str]]:
     sets: dict[str, set[str]] = {"add": set(), "remove": set()}
     for line in commit:
-        action = _mapping(json.loads(line))
+        action = members_of(json.loads(line))
         for name, files in sets.items():
             if name in action:
-                content = _mapping(action[name])
+                content = members_of(action[name])
                 files.add(json.dumps([content.get("path"), content.get("deletionVector")], sort_keys=True))
     return sets["add"], sets["remove"]
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
 
 
 def _number(value: object) -> int | None:

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from common.errors import TableError
+from common.schema import quote_name
 from common.stage.data_files import delta_path
 from common.stage.markers import StagedFile
 from common.tables.state import TableState
@@ -265,6 +266,11 @@ LOCAL_STATE_PARTITIONS = "4"
 """Delta splits a table's state into 50 parts by default, which costs two seconds per commit on one machine."""
 TRANSACTIONS_IN_CHECKSUM = "spark.databricks.delta.setTransactionsInCrc.maxAllowed"
 MOST_TRANSACTIONS = "20000"
+
+
+def sql_table(url: str) -> str:
+    """A table by its URL, as in Spark's SQL."""
+    return f"delta.{quote_name(spark_url(url))}"
 
 
 def spark_url(url: str) -> str:

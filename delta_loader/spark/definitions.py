@@ -12,11 +12,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from common.ports import Clock
-from common.schema import nullable_columns, quote_name, quote_text, schema_from_json, schema_to_json
+from common.schema import nullable_columns, quote_text, schema_from_json, schema_to_json
 from common.schema.evolution import Addition
 from common.schema.types import DataType, Primitive, uses
 from delta_loader.plan.plan import TableShape
-from delta_loader.spark.bridge import Bridge, metadata_line, spark_url, table_errors
+from delta_loader.spark.bridge import Bridge, metadata_line, sql_table, table_errors
 from delta_loader.tables.load_modes.casting import Widening
 from delta_loader.tables.load_modes.layout import Layout, Template
 
@@ -59,16 +59,16 @@ class TableDefinitions:
         columns = ", ".join(map(str, added))
         with _errors("add columns to", url):
             self._support(url, [addition.type for addition in added])
-            self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} ADD COLUMNS ({columns})")
+            self._spark.sql(f"ALTER TABLE {sql_table(url)} ADD COLUMNS ({columns})")
 
     def set_property(self, url: str, key: str, value: str) -> None:
         with _errors("set a property of", url):
             given = f"{quote_text(key)} = {quote_text(value)}"
-            self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} SET TBLPROPERTIES ({given})")
+            self._spark.sql(f"ALTER TABLE {sql_table(url)} SET TBLPROPERTIES ({given})")
 
     def widen(self, url: str, widening: Widening) -> None:
         """Give a column a wider type, enabling the table's type widening. Raises TableError."""
-        table = f"ALTER TABLE delta.{quote_name(spark_url(url))}"
+        table = f"ALTER TABLE {sql_table(url)}"
         with _errors("widen a column of", url):
             state = self._bridge.state(url)
             if state is None or state.properties.get(_TYPE_WIDENING) != "true":

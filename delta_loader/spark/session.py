@@ -17,12 +17,12 @@ import pwd
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import cast
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from common.errors import ConfigError, TableError
+from common.json_value import members_of
 from common.settings import Settings
 from delta_loader.spark.bridge import (
     LOCAL_STATE_PARTITIONS,
@@ -136,8 +136,8 @@ def session_options(
 
 def s3_options(storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
     """S3A's settings for fsspec's (s3fs) storage options, and for what its client reads from the environment."""
-    client = _mapping(storage_options.get("client_kwargs"))
-    config = _mapping(storage_options.get("config_kwargs"))
+    client = members_of(storage_options.get("client_kwargs"))
+    config = members_of(storage_options.get("config_kwargs"))
     endpoint = storage_options.get("endpoint_url") or client.get("endpoint_url")
     endpoint = endpoint or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
     region = client.get("region_name") or config.get("region_name")
@@ -152,7 +152,7 @@ def s3_options(storage_options: Mapping[str, object], environ: Mapping[str, str]
     }
     options = {f"{_S3A}{key}": _text(value) for key, value in options_given.items() if value is not None}
     if endpoint:
-        style = _mapping(config.get("s3")).get("addressing_style", "path")
+        style = members_of(config.get("s3")).get("addressing_style", "path")
         options[f"{_S3A}path.style.access"] = _text(style != "virtual")
         options[f"{_S3A}connection.ssl.enabled"] = _text(not str(endpoint).startswith("http://"))
     if storage_options.get("anon"):
@@ -167,10 +167,6 @@ def s3_options(storage_options: Mapping[str, object], environ: Mapping[str, str]
     options["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     options["spark.hadoop.fs.AbstractFileSystem.s3.impl"] = "org.apache.hadoop.fs.s3a.S3A"
     return options
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
 
 
 def _text(value: object) -> str:

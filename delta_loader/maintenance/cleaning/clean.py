@@ -37,7 +37,7 @@ from common.errors import KafkaDeltaExpressError, MarkerError, StoreError, Table
 from common.metrics import Metrics
 from common.ports import ObjectStore, StoredObject
 from common.settings import Settings
-from common.settings.services import OFF
+from common.settings.values import OFF
 from common.spans import TopicPartition
 from common.stage.appeared_routes import with_appeared
 from common.stage.chain_origins import newest_origin

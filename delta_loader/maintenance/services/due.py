@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.remedies import CONFIG
-from common.schema import DataType, Primitive, quote_name, quote_text, type_to_ddl
+from common.schema import DataType, Primitive, quote_name, quote_path, quote_text, type_to_ddl
 from common.settings.services import TableServicesSettings, VacuumMode
 from common.settings.values import duration_text
 from common.sizes import counted, size_text
@@ -297,5 +297,5 @@ def _is(name: str, value: str | None, data_type: DataType | None) -> str:
 
 def z_order_by(columns: Sequence[str]) -> str:
     """The ZORDER BY clause; empty for no columns."""
-    names = [".".join(quote_name(part) for part in column.split(".")) for column in columns]
+    names = [quote_path(column.split(".")) for column in columns]
     return f" ZORDER BY ({', '.join(names)})" if names else ""

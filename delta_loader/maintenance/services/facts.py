@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import cast
 
+from common.json_value import members_of
 from delta_loader.tables.history import LiveFile
 
 PartitionValues = tuple[tuple[str, str | None], ...]
@@ -150,8 +150,8 @@ class PartitionTotals:
 
 def run_of(version: int, info: Mapping[str, object]) -> ServiceRun | None:
     """The service run in a commit's ``commitInfo``; None for any other commit."""
-    operation, parameters = str(info.get("operation") or ""), _mapping(info.get("operationParameters"))
-    metrics, at_ms = _mapping(info.get("operationMetrics")), _number(info.get("timestamp"))
+    operation, parameters = str(info.get("operation") or ""), members_of(info.get("operationParameters"))
+    metrics, at_ms = members_of(info.get("operationMetrics")), _number(info.get("timestamp"))
     match operation:
         case "OPTIMIZE":
             return ServiceRun(
@@ -219,10 +219,6 @@ def _list(text: str) -> list[object]:
     except ValueError:
         return [text]
     return items if isinstance(items, list) else [items]
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
 
 
 def _number(value: object) -> int:

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
-from common.schema import quote_name, schema_from_json
+from common.schema import schema_from_json
 from common.settings.services import VacuumMode
 from delta_loader.maintenance.services.due import (
     Done,
@@ -33,7 +33,7 @@ from delta_loader.maintenance.services.due import (
     z_order_by,
 )
 from delta_loader.maintenance.services.facts import Service
-from delta_loader.spark.bridge import CONFLICTS, Bridge, first_line, spark_url, table_errors
+from delta_loader.spark.bridge import CONFLICTS, Bridge, first_line, spark_url, sql_table, table_errors
 
 POOL = "table_services"
 _GROUP = "kafka-delta-express-table-services"
@@ -109,7 +109,7 @@ class SparkServices:
         schema = schema_from_json(self._spark.read.format("delta").load(spark_url(task.url)).schema.json())
         condition = where(task.partitions, {field.name: field.type for field in schema})
         restricted = f" WHERE {condition}" if condition else ""
-        (row,) = self._sql(f"OPTIMIZE {_table(task.url)}{restricted}{z_order_by(task.z_order)}")
+        (row,) = self._sql(f"OPTIMIZE {sql_table(task.url)}{restricted}{z_order_by(task.z_order)}")
         metrics = row["metrics"]
         return Done(
             int(metrics["numFilesRemoved"]),
@@ -120,11 +120,11 @@ class SparkServices:
 
     def _vacuum(self, url: str, mode: VacuumMode, ending: str, *, fall_back: bool) -> list[Row]:
         try:
-            return self._sql(f"VACUUM {_table(url)} {mode.value.upper()}{ending}")
+            return self._sql(f"VACUUM {sql_table(url)} {mode.value.upper()}{ending}")
         except (Py4JError, PySparkException) as error:
             if not fall_back or _CANNOT_LITE not in str(error):
                 raise
-            return self._sql(f"VACUUM {_table(url)} FULL{ending}")
+            return self._sql(f"VACUUM {sql_table(url)} FULL{ending}")
 
     def _deleted(self, url: str, before: int) -> Outcome:
         """The count and size of the files that a VACUUM deleted, from the log."""
@@ -141,7 +141,3 @@ class SparkServices:
     def _sql(self, text: str) -> list[Row]:
         rows: list[Row] = self._spark.sql(text).collect()
         return rows
-
-
-def _table(url: str) -> str:
-    return f"delta.{quote_name(spark_url(url))}"

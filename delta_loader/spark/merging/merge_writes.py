@@ -20,9 +20,9 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, functions
 
-from common.schema import backticks, quote_name, schema_from_json, schema_to_json
+from common.schema import backticks, schema_from_json, schema_to_json
 from common.tables.changes import MergeBy, staged_columns
-from delta_loader.spark.bridge import Bridge, LoadTransaction, spark_url
+from delta_loader.spark.bridge import Bridge, LoadTransaction, sql_table
 from delta_loader.spark.long_values import needs_other_folders
 from delta_loader.spark.spark_writes import WriteInputs, WriteSessions, codec_of, rows_of, with_variants
 from delta_loader.tables.commits import TableCommit
@@ -52,7 +52,7 @@ def merge_within(
     columns = schema_from_json(writes[0].shape.schema)
     files = [file for write in writes for file in write.files]
     bounds = key_bounds(files, columns, bounded_keys(by), backticks)
-    table = f"delta.{quote_name(spark_url(commit.target.url))}"
+    table = sql_table(commit.target.url)
     before = f"{table} VERSION AS OF {work.table.version}"
     statement: MergeStatement | HistoryStatement
     if by.element:

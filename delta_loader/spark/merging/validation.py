@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from common.schema import backticks, quote_name, schema_from_json
 from common.tables.changes import DELETE_COLUMN, RESERVED, MergeBy
 from common.tables.table_features import GENERATED
-from delta_loader.spark.bridge import PROBLEM, Bridge, spark_url, table_errors
+from delta_loader.spark.bridge import PROBLEM, Bridge, spark_url, sql_table, table_errors
 from delta_loader.spark.merging.merge_writes import events_of
 from delta_loader.spark.spark_writes import with_variants
 from delta_loader.tables.commits import Target
@@ -94,7 +94,7 @@ class MergeValidator:
         bad = reduce(DataFrame.unionByName, [frame.select(*JUDGED_PLACE) for frame in (together, *upserts)])
         fine = self._events.join(bad, list(JUDGED_PLACE), "left_anti")
         with self._views(together, fine) as (doubtful_view, fine_view):
-            table = f"delta.{quote_name(spark_url(self._target.url))}"
+            table = sql_table(self._target.url)
             unmatched = UnmatchedDeletes(doubtful_view, fine_view, table, self._by, self._bounds).text
             refused = self._spark.sql(unmatched).select(*JUDGED_PLACE, PROBLEM)
             return [refused] if always is None else [refused, always]

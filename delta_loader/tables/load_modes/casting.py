@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from common.errors import SchemaError
-from common.schema.ddl import quote_name, type_to_ddl
+from common.schema.ddl import quote_name, quote_path, type_to_ddl
 from common.schema.evolution import additions, with_additions
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import INTEGER_BITS, ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
@@ -66,7 +66,7 @@ class Widening:
     type: DataType
 
     def __str__(self) -> str:
-        return f"{'.'.join(quote_name(name) for name in self.path)} TYPE {type_to_ddl(self.type)}"
+        return f"{quote_path(self.path)} TYPE {type_to_ddl(self.type)}"
 
 
 @lru_cache(maxsize=256)
