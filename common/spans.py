@@ -9,7 +9,7 @@ Rules:
 """
 
 from dataclasses import dataclass
-from typing import NewType
+from typing import NamedTuple, NewType
 
 Topic = NewType("Topic", str)
 Partition = NewType("Partition", int)
@@ -19,8 +19,9 @@ Position = NewType("Position", int)
 MAX_POSITION = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
+class TopicPartition(NamedTuple):
+    """A tuple, because nearly every map has it as its key: a tuple's hash and comparison are a third of the time."""
+
     topic: Topic
     partition: Partition
 

@@ -49,7 +49,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -84,8 +84,7 @@ _PATHS = ChainPaths(DONE, r"(?P<start>\d{1,20})\.done")
 folder_of = _PATHS.folder
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MarkerName:
+class MarkerName(NamedTuple):
     """Which position of which Kafka partition a marker claims."""
 
     topic_partition: TopicPartition

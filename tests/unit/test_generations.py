@@ -89,7 +89,7 @@ def test_writers_that_would_ignore_an_origin_s_outboxes_or_state_refuse_it(needs
 
 
 def test_origin_may_only_name_files_of_its_partition() -> None:
-    elsewhere = replace(ORDERS, partition=Partition(1))
+    elsewhere = TopicPartition(ORDERS.topic, Partition(1))
     for needs in (
         ChainOrigin(Position(10), outboxes=(OutboxName(elsewhere, Position(3), 0, "0b4a").path,)),
         ChainOrigin(Position(10), state=StateFiles(STATE.mark)),
@@ -107,7 +107,7 @@ def test_origin_path_names_its_partition_and_number() -> None:
 
 def test_origin_with_the_highest_number_wins() -> None:
     """The write of an earlier repair may arrive late or twice: each origin has its own name."""
-    store, elsewhere = FsspecStore(f"memory://{uuid.uuid4().hex}", {}), replace(ORDERS, partition=Partition(1))
+    store, elsewhere = FsspecStore(f"memory://{uuid.uuid4().hex}", {}), TopicPartition(ORDERS.topic, Partition(1))
     assert newest_origin(store, ORDERS) is None
     later = ChainOrigin(Position(20), number=10)
     for origin in (later, ChainOrigin(Position(100)), ChainOrigin(Position(70), number=9)):
@@ -371,7 +371,7 @@ def test_next_restart_completes_an_interrupted_one() -> None:
 def test_new_generation_ignores_the_old_topic_s_table_position() -> None:
     stream = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
     table = TableState(1, "id", "", (), {}, 1, 2, frozenset(), {"orders-0": 19, "orders-1": 5})
-    other = replace(ORDERS, partition=Partition(1))
+    other = TopicPartition(ORDERS.topic, Partition(1))
     assert from_table(table, stream, [ORDERS, other], {}).positions == {ORDERS: 20, other: 6}
     assert from_table(table, stream, [ORDERS, other], {ORDERS: 1}).positions == {other: 6}
 
