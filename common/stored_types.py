@@ -52,12 +52,18 @@ def omit_defaults(*names: str) -> Any:  # noqa: ANN401 - a decorated method, of 
 
     def write(self: object, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
         stored: dict[str, object] = serialize(self)
-        for name, default in _defaults(type(self)).items():  # type: ignore[arg-type]
-            if (not names or name in names) and getattr(self, name) == default:
+        for name, default in _omitted(type(self), names):  # type: ignore[arg-type]
+            if getattr(self, name) == default:
                 del stored[name]
         return stored
 
     return model_serializer(mode="wrap")(write)
+
+
+@cache
+def _omitted(of: type[Any], names: tuple[str, ...]) -> tuple[tuple[str, object], ...]:
+    defaults = _defaults(of)  # type: ignore[arg-type]
+    return tuple((name, default) for name, default in defaults.items() if not names or name in names)
 
 
 @cache

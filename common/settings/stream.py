@@ -197,8 +197,11 @@ class Stream(TopicReader, SectionOfParts):
     @property
     def row_tables(self) -> tuple[str, ...]:
         """The URLs of the tables for its rows, each once: the main table first."""
+        others = (*self.routing.routes.values(), *(table.table for table in self.routing.other_tables))
+        if not others:
+            return (self.table,)
         by_place: dict[str, str] = {}
-        for url in (self.table, *self.routing.routes.values(), *(table.table for table in self.routing.other_tables)):
+        for url in (self.table, *others):
             by_place.setdefault(comparable(url), url)
         return tuple(by_place.values())
 
@@ -226,6 +229,8 @@ class Stream(TopicReader, SectionOfParts):
         if self.merge is not None:  # all tables are merged
             merge = self._merge_at(url, self.merge)
             own |= {"merge": merge, "load": self.load if merge is not None else LoadSetting.AUTO}
+        if url == self.table and not own:
+            return self
         return self.model_copy(update={"table": url, **own})
 
     def _merge_at(self, url: str, merge: MergeSettings) -> MergeSettings | None:

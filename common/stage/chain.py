@@ -78,6 +78,8 @@ def emptied(markers: Iterable[Marker], origin: Position | None) -> Mapping[Marke
         else:
             whole[marker.name.start] = marker.manifest
     problems: dict[MarkerName, str] = {}
+    if not empty:
+        return problems
     for start, manifest in whole.items():
         before = None if manifest.previous is None else empty.get(manifest.previous)
         if before is None or before.name.start in whole or manifest.origin is not Origin.FLUSH:

@@ -234,8 +234,11 @@ class TableRows:
         self.table = table
         self._file_policy = file_policy
         self._compression_ratio = guess
-        names = [name for name in table.arrow_schema.names if name not in table.partition_by]
-        self._file_schema = pa.schema([table.arrow_schema.field(name) for name in names])
+        self._file_schema = table.arrow_schema
+        if table.partition_by:
+            self._file_schema = pa.schema(
+                [column for column in table.arrow_schema if column.name not in table.partition_by]
+            )
         self._columns = leaves(table.arrow_schema)
         self._waiting = _Waiting(self._columns)
         self._open: dict[Values, _OpenFile] = {}
