@@ -60,8 +60,13 @@ class Away(Dependency):
 
 
 @lru_cache(maxsize=10_000)
-def _same(value: object, kind: pa.DataType, count: int) -> pa.Array:
-    return pa.array([value] * count, kind)
+def _topics(topic: str, count: int) -> pa.Array:
+    return pa.array([topic] * count, pa.string())
+
+
+@lru_cache(maxsize=10_000)
+def _partitions(partition: int, count: int) -> pa.Array:
+    return pa.array([partition] * count, pa.int32())
 
 
 @cache
@@ -134,8 +139,8 @@ class PlainConverter:
             return pa.Table.from_batches([], schema)
         offsets, times_ms, partition = batch.offsets.tolist(), batch.timestamps_ms.tolist(), batch.partition
         kafka = {
-            "_kafka_topic": _same(str(partition.topic), pa.string(), len(rows)),
-            "_kafka_partition": _same(int(partition.partition), pa.int32(), len(rows)),
+            "_kafka_topic": _topics(partition.topic, len(rows)),
+            "_kafka_partition": _partitions(partition.partition, len(rows)),
             "_kafka_offset": pa.array([offsets[index] for index in indexes], pa.int64()),
             "_kafka_timestamp": pa.array([times_ms[index] * 1000 for index in indexes], _TIME),
         }
@@ -145,7 +150,7 @@ class PlainConverter:
             if name in kafka
             else pa.array([row.get(name) for row in rows], kind)
             if name in given
-            else _same(None, kind, len(rows))
+            else pa.nulls(len(rows), kind)
             for name, kind in zip(schema.names, schema.types, strict=True)
         ]
         return pa.Table.from_arrays(columns, schema=schema)

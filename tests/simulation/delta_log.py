@@ -128,6 +128,9 @@ class DeltaLog(MemoryDeltaTables):
                 kind = schema_from_json(write.shape.schema).field(name)
                 assert kind is not None
                 rows = rows.append_column(name, pa.array([value] * len(rows)).cast(pa.int64()))
+            if not write.start and not write.without:
+                parts.append(rows)
+                continue
             keep = pc.greater_equal(rows[_OFFSET], int(write.start or 0))
             for topic in {partition.topic for partition, _ in write.without}:
                 offsets = pa.array(
@@ -273,7 +276,8 @@ class DeltaLog(MemoryDeltaTables):
 
 
 def places_of(rows: pa.Table) -> list[Place]:
-    times_ms = [time_us // 1000 for time_us in rows["_kafka_timestamp"].cast(pa.int64()).to_pylist()]
+    times = rows["_kafka_timestamp"].combine_chunks().view(pa.int64())
+    times_ms = [time_us // 1000 for time_us in times.to_pylist()]
     return list(map(Place, rows["_kafka_partition"].to_pylist(), rows[_OFFSET].to_pylist(), times_ms))
 
 

@@ -11,6 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from operator import methodcaller
 
 from common.settings import Stream
@@ -186,7 +187,7 @@ class History:
 
     def _break_a_table(self) -> None:
         """One of the stream's secondary tables does not work for a while."""
-        if not self._stream.routing.route_settings or self.world.rng.random() >= self.world.chances.broken_table:
+        if not self.kind.stream.routing.route_settings or self.world.rng.random() >= self.world.chances.broken_table:
             return
         self.world.faults[Fault.BROKEN_TABLE] += 1
         url = self.world.rng.choice(self._stream.secondary_tables)
@@ -224,13 +225,13 @@ class History:
 
     def _follow_remedies(self, step: int) -> None:
         """What the docs ask of operators: check held partitions, and follow the loader's remedy."""
-        problems = self.problems()
+        problems = cache(self.problems)  # all rows are compared: only where a chain is stuck
         for partition in self.kind.chains():
             loaded, again = self._position(partition), partition in self._remedied
             is_stuck = partition in self._loaded and self._loaded[partition] == loaded
             inputs = tuple(f"{name} " for name in (partition, *inputs_of(partition)))
             is_due = step - self._remedied.get(partition, -_STEPS_BETWEEN_REMEDIES) >= _STEPS_BETWEEN_REMEDIES
-            if is_stuck and is_due and any(problem.startswith(inputs) for problem in problems):
+            if is_stuck and is_due and any(problem.startswith(inputs) for problem in problems()):
                 self._remedied[partition] = step
                 self._operate(partition, methodcaller("follow_remedy", partition=partition, give_up=again))
             self._loaded[partition] = loaded

@@ -287,4 +287,5 @@ def first_origin(objects: Objects, stage: str, path: str, data: bytes) -> tuple[
 
 
 def _origins(paths: Iterable[str], stage: str) -> Iterator[str]:
-    return (path.removeprefix(f"{stage}/") for path in paths if path.startswith(f"{stage}/{BEGIN}/"))
+    folder, skip = f"{stage}/{BEGIN}/", len(stage) + 1
+    return (path[skip:] for path in paths if path.startswith(folder))

@@ -345,7 +345,7 @@ class GroupMember:
         log = self._broker.logs[partition]
         first = bisect_left(log, position, key=_offset)
         end = self._broker.stable_end(partition)
-        records = [record for record in log[first : first + rng.randrange(1, 12)] if record.offset < end]
+        records = [record for record in log[first : first + 1 + rng.below(11)] if record.offset < end]
         if not records:
             self.owned[partition] = max(self.owned[partition], end)  # past control records
             return

@@ -76,8 +76,8 @@ class SimulatedStore:
         yield from self._world.effect(
             f"list {prefix}",
             lambda: [
-                StoredObject(path[skip:], len(data), modified_ms)
-                for path, (data, modified_ms) in self._bucket.objects.items()
+                StoredObject(path[skip:], len(stored[0]), stored[1])
+                for path, stored in self._bucket.objects.items()
                 if path.startswith(start)
             ],
         )

@@ -10,6 +10,8 @@ Rules:
 4. After `end_faults` no fault happens; the system has to finish by itself in this quiet phase.
 """
 
+from __future__ import annotations
+
 import logging
 import sys
 import traceback
@@ -20,13 +22,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil
 from random import Random
-from typing import NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 import structlog
 from greenlet import greenlet
 from structlog.typing import FilteringBoundLogger
 
 from common.errors import KafkaDeltaExpressError, StoreError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsLenAndGetItem
 
 Result = TypeVar("Result")
 
@@ -256,11 +261,28 @@ PROFILES = (
 requests that arrive unexpectedly late, operators."""
 
 
+class Dice(Random):
+    """The same choices as those of `random.Random`, in half of its time: they are made several times at each step."""
+
+    def below(self, count: int) -> int:
+        """One of ``range(count)``."""
+        if count < 1:
+            raise ValueError("nothing to choose from")
+        bits = count.bit_length()
+        number = self.getrandbits(bits)
+        while number >= count:
+            number = self.getrandbits(bits)
+        return number
+
+    def choice(self, seq: SupportsLenAndGetItem[Result]) -> Result:
+        return seq[self.below(len(seq))]
+
+
 @dataclass(slots=True)
 class World:
     seed: int
     chances: Chances = field(default_factory=Chances)
-    rng: Random = field(init=False)
+    rng: Dice = field(init=False)
     now_ms: int = 1_700_000_000_000
     drift_ms: int = 0
     faults: Counter[Fault] = field(default_factory=Counter)
@@ -284,7 +306,7 @@ class World:
     _scheduler: greenlet | None = None
 
     def __post_init__(self) -> None:
-        self.rng = Random(self.seed)  # noqa: S311 - the dice of a simulation
+        self.rng = Dice(self.seed)
         wrapper = structlog.make_filtering_bound_logger(logging.ERROR)
         self.log = structlog.wrap_logger(None, wrapper_class=wrapper, processors=[self._logged])
 
@@ -387,10 +409,13 @@ class World:
         if not ready:
             if not self._tasks:
                 return False
-            self.now_ms = min(self._wakes_at(task) for task in self._tasks)
+            if self.faults_ended:
+                self.now_ms = min([task.wake_at_ms for task in self._tasks])
+            else:
+                self.now_ms = min([max(task.wake_at_ms, task.process.paused_until_ms) for task in self._tasks])
             self._deliver_late()
             ready = self._ready()
-        self.now_ms += self.rng.randrange(30)
+        self.now_ms += self.rng.below(30)
         if not self.faults_ended and self._chance(self.chances.clock_jump):
             self.faults[Fault.CLOCK_JUMP] += 1
             self.drift_ms = self.rng.randrange(-3_600_000, 3_600_000)
@@ -409,43 +434,56 @@ class World:
     # Internals.
 
     def _ready(self) -> list[Task]:
-        now_ms, faults_ended = self.now_ms, self.faults_ended
-        return [
-            task
-            for task in self._tasks
-            if task.wake_at_ms <= now_ms and (faults_ended or task.process.paused_until_ms <= now_ms)
-        ]
+        now_ms = self.now_ms
+        awake = [task for task in self._tasks if task.wake_at_ms <= now_ms]
+        if self.faults_ended:
+            return awake
+        return [task for task in awake if task.process.paused_until_ms <= now_ms]
 
     def _resume(self, task: Task) -> None:
-        if not self.faults_ended and self._chance(self.chances.crash):
+        if not self.faults_ended and self._happens(task):
+            return
+        task.process.last_heartbeat_ms = self.now_ms
+        effect = task.effect
+        if effect is not None and not self.faults_ended and self._is_delayed(task, effect):
+            return
+        task.effect, task.is_contested = None, False
+        answer = None if effect is None else self._carry_out(task.process, effect)
+        strand = task.strand
+        strand.parent = greenlet.getcurrent()
+        if strand:
+            strand.switch(answer)
+        else:
+            strand.switch()
+        if strand.dead:
+            task.ended = True
+            self._tasks.remove(task)
+            del self._by_strand[strand]
+
+    def _happens(self, task: Task) -> bool:
+        """Whether its process crashes or is paused instead."""
+        if self._chance(self.chances.crash):
             self.faults[Fault.CRASH] += 1
             self.crash(task.process)
-            return
-        if not self.faults_ended and self._chance(self.chances.pause):
+            return True
+        if self._chance(self.chances.pause):
             self.faults[Fault.PAUSE] += 1
             task.process.paused_until_ms = self.now_ms + self.rng.choice([1_000, 12_000, 20_000, 60_000])
             self.note(f"{task.process.name} is paused for {task.process.paused_until_ms - self.now_ms} ms")
-            return
-        task.process.last_heartbeat_ms = self.now_ms
-        if not self.faults_ended and task.effect is not None and self._chance(self._stall(task.effect)):
+            return True
+        return False
+
+    def _is_delayed(self, task: Task, effect: Effect) -> bool:
+        """Whether its request arrives later."""
+        if self._chance(self._stall(effect)):
             # One thread stalls while its process goes on: its request arrives long after it was right.
             self.faults[Fault.STALL] += 1
             task.wake_at_ms = self.now_ms + self.rng.choice([500, 5_000, 15_000, 60_000])
-            return
-        if not self.faults_ended and task.effect is not None and self._is_rivalled(task):
+            return True
+        if self._is_rivalled(task):
             task.wake_at_ms, task.is_contested = self.now_ms + 60_000, True
-            return
-        effect, task.effect, task.is_contested = task.effect, None, False
-        answer = None if effect is None else self._carry_out(task.process, effect)
-        task.strand.parent = greenlet.getcurrent()
-        if task.strand:
-            task.strand.switch(answer)
-        else:
-            task.strand.switch()
-        if task.strand.dead:
-            task.ended = True
-            self._tasks.remove(task)
-            del self._by_strand[task.strand]
+            return True
+        return False
 
     def _carry_out(self, process: Process, effect: Effect) -> object:
         if not self.faults_ended and self.is_away is not None and self.is_away(process, effect):
@@ -494,9 +532,6 @@ class World:
         with suppress(KafkaDeltaExpressError):  # its sender does not wait for the answer
             effect.call()
         self.is_late = False
-
-    def _wakes_at(self, task: Task) -> int:
-        return max(task.wake_at_ms, 0 if self.faults_ended else task.process.paused_until_ms)
 
     def _stall(self, effect: Effect) -> float:
         if effect.name.startswith(_CLAIM):
