@@ -236,6 +236,15 @@ def test_receive_deadline_covers_the_whole_request(
         assert b" 408 " in slow.recv(4096)
 
 
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b"\n\n"])
+def test_head_may_arrive_byte_by_byte(
+    serve: Callable[..., HttpServer], monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    monkeypatch.setattr(http_server, "_RECEIVED_AT_ONCE_BYTES", 1)
+    with connect(serve(), b"GET /version HTTP/1.0" + end) as asking:
+        assert b" 200 " in received(asking)
+
+
 @pytest.mark.parametrize("line", [b"", b"X: " + b"a" * 1000 + b"\r\n"])
 def test_head_of_more_than_16_kib_is_refused(serve: Callable[..., HttpServer], line: bytes) -> None:
     request = b"GET /version HTTP/1.1\r\nHost: localhost\r\n" + line * 16 + b"Cookie: "

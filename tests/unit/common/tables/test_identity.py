@@ -19,6 +19,16 @@ def test_txn_action_without_a_topic_belongs_to_the_stream_s_own_chain() -> None:
         assert identity.chains == {TopicPartition(Topic(chain), Partition(0)): TableChain(0, Position(10))}
 
 
+def test_chain_that_reads_the_partitions_of_others_takes_their_place() -> None:
+    orders, other, joined = (
+        TopicPartition(Topic(topic), Partition(number))
+        for topic, number in (("orders", 0), ("orders", 1), ("orders+payments", 0))
+    )
+    identity = TableIdentity(chains={orders: TableChain(0, Position(5)), other: TableChain(0, Position(7))})
+    moved = identity.with_chains({joined: TableChain(0, Position(9))})
+    assert moved == {other: TableChain(0, Position(7)), joined: TableChain(0, Position(9))}
+
+
 def test_chain_was_loaded_under_the_app_id_of_its_newest_commit() -> None:
     partition = TopicPartition(Topic("t"), Partition(0))
     history = [

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from common.clock import SystemClock
-from common.errors import ConfigError, ExitCode, StoreError, StoreRefusedError, UnsafeStoreError
+from common.errors import BrokerError, ConfigError, ExitCode, StoreError, StoreRefusedError, UnsafeStoreError
 from common.ports import Created
 from common.schema.spark_json import schema_to_json
 from common.schema.types import Field, Primitive, StructType
@@ -24,7 +24,13 @@ from common.tables.identity import TableIdentity
 from common.tables.state import TableState
 from delta_loader.check_result import Check, Level, checks_as_text, exit_code, fatal
 from delta_loader.checks.preflight import Preflight
-from delta_loader.checks.requirements import merge_checks, shared_tables, table_checks, vacuum_check
+from delta_loader.checks.requirements import (
+    merge_checks,
+    shared_tables,
+    shared_topic_checks,
+    table_checks,
+    vacuum_check,
+)
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status.values import to_json, to_text
@@ -293,6 +299,14 @@ def test_streams_that_share_a_table_are_a_warning() -> None:
     assert "orders, returns" in check.message
 
 
+def test_topic_that_no_writer_reads_is_a_warning_of_each_of_its_streams() -> None:
+    elsewhere = {**stream("other", "^b"), "table": "s3://lake/other"}
+    settings = settings_of(stream("orders", "^a"), stream("returns", "^a1"), elsewhere, stage={"url": "memory://s"})
+    checks = list(shared_topic_checks(settings.streams, {"a1", "a2", "b"}))
+    assert [(check.app_id, check.level) for check in checks] == [("orders", Level.WARNING), ("returns", Level.WARNING)]
+    assert all("a1" in check.message and "no writer reads it" in check.message for check in checks)
+
+
 class RefusingStore:
     """A stage that refuses writes or is unreachable."""
 
@@ -309,7 +323,7 @@ class RefusingStore:
 
 def preflight(
     staging: Staging,
-    ends: Mapping[TopicPartition, Position] | None = None,
+    ends: Mapping[TopicPartition, Position] | BrokerError | None = None,
     refusing: type[StoreError] | None = None,
     settings: Settings | None = None,
 ) -> list[Check]:
@@ -317,6 +331,8 @@ def preflight(
     store = staging.store(staging.stage_url)
 
     def kafka_ends(stream: Stream) -> Mapping[TopicPartition, Position] | None:
+        if isinstance(ends, BrokerError):
+            raise ends
         return ends if stream.app_id else {}
 
     return list(
@@ -341,10 +357,15 @@ def test_healthy_setup_passes_and_leaves_no_files(staging: Staging) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "problem"), [(None, "did not list its topics in time"), ({}, "has no topic orders that this user may see")]
+    ("ends", "problem"),
+    [
+        (None, "did not list its topics in time"),
+        ({}, "has no topic orders that this user may see"),
+        (BrokerError("it refuses this user", "check the password"), "it refuses this user"),
+    ],
 )
 def test_silent_kafka_is_distinguished_from_a_missing_topic(
-    ends: Mapping[TopicPartition, Position] | None, problem: str
+    ends: Mapping[TopicPartition, Position] | BrokerError | None, problem: str
 ) -> None:
     checks = preflight(Staging(f"memory://{uuid.uuid4().hex}"), ends)
     (kafka,) = (check for check in checks if check.name == "kafka")

@@ -1,8 +1,9 @@
 """Whether the loader starts at once, later or not at all; several streams are checked at the same time."""
 
+import time
 import uuid
 from collections.abc import Sequence
-from threading import Event
+from threading import Event, Lock
 
 import pytest
 import structlog
@@ -210,6 +211,23 @@ def test_checks_run_concurrently_and_return_in_order() -> None:
         return [fine(app_id)]
 
     assert SideBySide()(check_stream, app_ids) == {app_id: (fine(app_id),) for app_id in app_ids}
+
+
+def test_only_some_checks_run_at_a_time() -> None:
+    running, most, lock = 0, 0, Lock()
+
+    def check_stream(app_id: str) -> list[Check]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+        return [fine(app_id)]
+
+    SideBySide()(check_stream, [f"s{number}" for number in range(3 * MOST)])
+    assert 1 < most <= MOST
 
 
 def test_exception_of_a_check_is_raised() -> None:

@@ -223,6 +223,7 @@ def test_failed_stream_is_retried_with_growing_delays() -> None:
         pace = pace.begun(100).ended(100, failed=True)
     assert pace.due_s == 160, "at least once a minute"
     assert pace.begun(160).ended(160, failed=False).begun(170).ended(170, failed=True).due_s == 175
+    assert Pace(10).notified().due_s == 0, "the first load after a quiet time starts at once"
 
 
 def test_notification_does_not_wait_for_another_stream_that_is_loading() -> None:

@@ -13,6 +13,7 @@ from common.kafka import transactions
 from common.kafka.delivering import Delivered, DeliveryIdentity
 from common.kafka.transactions import KafkaTransactions
 from common.spans import Partition, Position, Topic, TopicPartition
+from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.outbox.records import SCHEMA
 
 ORDERS = TopicPartition(Topic("orders"), Partition(0))
@@ -24,6 +25,7 @@ class Broker:
     def __init__(self, *errors: int | None) -> None:
         self.errors = list(errors)
         self.steps: list[str] = []
+        self.times: list[int] = []
         self.full = 0
         """How often the producer's queue will be full."""
         identity = DeliveryIdentity({}, "writers", "shop", ORDERS)
@@ -35,18 +37,19 @@ class Broker:
         error = None if code is None else KafkaError(code)
         return SimpleNamespace(topics={topic: SimpleNamespace(error=error)})
 
-    def produce(self, *_: object, **__: object) -> None:
+    def produce(self, *_: object, timestamp: int, **__: object) -> None:
         if self.full:
             self.full -= 1
             raise BufferError
         self.steps.append("produce")
+        self.times.append(timestamp)
 
     def __getattr__(self, step: str) -> object:
         return lambda *_, **__: self.steps.append(step)
 
-    def transact(self, *topics: str) -> None:
+    def transact(self, *topics: str, timestamp_ms: int = 0) -> None:
         self.steps.clear()
-        rows: list[Sequence[object]] = [(topic, None, b"{", 0, None, 0, 0) for topic in topics]
+        rows: list[Sequence[object]] = [(topic, None, b"{", timestamp_ms, None, 0, 0) for topic in topics]
         columns = [pa.array(column, kind.type) for column, kind in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
         self.transactions.transact(pa.table(columns, schema=SCHEMA), {ORDERS: Position(1)}, 0)
 
@@ -106,3 +109,10 @@ def begin(monkeypatch: pytest.MonkeyPatch, committed: object) -> KafkaTransactio
     monkeypatch.setattr(transactions, "Producer", Client)
     monkeypatch.setattr(transactions, "Consumer", Client)
     return KafkaTransactions.begin(DeliveryIdentity({}, "writers", "shop", ORDERS), lambda _step: None)
+
+
+def test_record_without_a_time_is_produced_with_that_of_kafka() -> None:
+    broker = Broker(None)
+    broker.transact("totals", timestamp_ms=5)
+    broker.transact("totals", timestamp_ms=NO_TIMESTAMP)
+    assert broker.times == [5, 0]
