@@ -1,9 +1,10 @@
 """Range readers report config errors as every other client does, and no client waits forever."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -12,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from common.errors import BrokerError, ConfigError, StoreError
 from common.kafka import reader
 from common.kafka.client import close_within, result_of
-from common.kafka.errors import LastClientError
+from common.kafka.errors import LastClientError, remedy
 from common.settings import Settings
-from common.spans import Partition, Topic, TopicPartition
+from common.spans import Partition, Position, Topic, TopicPartition
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
 from stage_writer.replay.records import ReplayKafka
 from tests.builders import settings_of, span
@@ -68,6 +69,7 @@ def test_refused_client_fails_within_seconds(monkeypatch: pytest.MonkeyPatch) ->
     consumer, client_error = Silent(0.0003), LastClientError()
     monkeypatch.setattr(reader, "time", consumer)
     client_error.record(KafkaError(KafkaError._AUTHENTICATION))
+    client_error.record(KafkaError(KafkaError._TRANSPORT))  # a broker that rejects a client closes the connection
     with pytest.raises(KafkaException):
         reader.topics_of(cast("Consumer", consumer), 10.0, client_error)
     assert 2 <= sum(consumer.asked) < 3
@@ -75,6 +77,8 @@ def test_refused_client_fails_within_seconds(monkeypatch: pytest.MonkeyPatch) ->
 
 class Reading:
     """A consumer of a Kafka that has records up to an offset and is silent then, and the clock."""
+
+    also: Sequence["Record"] = ()
 
     def __init__(self, properties: dict[str, object], end: int) -> None:
         self._reports_end = properties["enable.partition.eof"]
@@ -89,7 +93,7 @@ class Reading:
     def consume(self, _most: int, timeout_s: float) -> list[object]:
         assert self._now_s < 1_000, "the reader waits without a limit"
         self._now_s += timeout_s
-        answers: list[object] = [*self._answers]
+        answers: list[object] = [*self.also, *self._answers]
         if self._answers and self._reports_end:
             answers.append(Record(len(self._answers), KafkaError(KafkaError._PARTITION_EOF)))
         self._answers.clear()
@@ -102,9 +106,10 @@ class Reading:
 class Record:
     own_offset: int
     problem: KafkaError | None = None
+    of_topic: str | None = "orders"
 
-    def topic(self) -> str:
-        return "orders"
+    def topic(self) -> str | None:
+        return self.of_topic
 
     def partition(self) -> int:
         return 0
@@ -133,6 +138,35 @@ def read(monkeypatch: pytest.MonkeyPatch, records: int) -> list[int]:
 
 def test_range_ends_where_its_partition_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(monkeypatch, 3) == [0, 1, 2]
+
+
+def test_missing_permission_for_the_group_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Record(0, KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED), None)
+    monkeypatch.setattr(Reading, "also", [refused])
+    assert read(monkeypatch, 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("offset", "position"), [(4, 4), (-1, 9)])
+def test_position_by_time_is_the_end_without_a_later_record(
+    monkeypatch: pytest.MonkeyPatch, offset: int, position: int
+) -> None:
+    answers = [SimpleNamespace(error=None, offset=offset)]
+    consumer = SimpleNamespace(offsets_for_times=lambda _wanted, timeout: answers, poll=lambda _timeout_s: None)
+    monkeypatch.setattr(reader, "Consumer", lambda *_, **__: consumer)
+    kafka, orders = (
+        reader.KafkaReader({"bootstrap.servers": "kafka:9092"}),
+        TopicPartition(Topic("orders"), Partition(0)),
+    )
+    assert kafka.position_at(orders, 1_000, Position(9)) == position
+    answers[0].error = KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
+    with pytest.raises(BrokerError, match="cannot look up orders/0 by time"):
+        kafka.position_at(orders, 1_000, Position(9))
+
+
+def test_refused_token_names_its_settings() -> None:
+    text = "Failed to acquire SASL OAUTHBEARER token: 401"
+    assert remedy("_AUTHENTICATION", text).startswith("check kafka.sasl.oauthbearer.token.endpoint.url")
+    assert remedy("_AUTHENTICATION", "wrong password").startswith("check kafka.sasl.mechanism")
 
 
 def test_silence_of_kafka_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

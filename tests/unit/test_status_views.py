@@ -350,6 +350,9 @@ def test_loader_shows_partitions_held_by_writers_and_the_remedy(tmp_path: Path) 
     assert code == 200, "the loader itself is healthy"
     assert "orders/0 is held by its writers" in text
     assert "→ restore them, or skip them with `bootstrap skip" in text
+    clock.now_s += 5_000  # what is held waits, too
+    page.history.observe({first: Position(40), second: Position(10)}, clock.now_s)
+    assert page.load().problems == (problem,)
 
 
 def test_lag_that_the_last_pass_could_not_read_is_not_shown(tmp_path: Path) -> None:
@@ -375,6 +378,8 @@ def test_standby_shows_the_lag_of_a_stream_that_another_loader_loads(tmp_path: P
     assert (status.state, status.is_known) == ("standing by for host-2", False)
     assert rows(status)["orders/0"] == (State.BEHIND, (None, 10, None), Lag(10, rows(status)["orders/0"][2].seconds))
     assert "loaded by another loader" in status.streams[0].way
+    refused = LoaderServing(page.pausing, page.paused, loader=page.ready).load({})
+    assert (refused.status, b"standby; ask the loader that holds the lease: host-2" in refused.body) == (409, True)
     assert gauges(page.service._ports.metrics, "delta_loader_lag_positions") == {"0": 10.0}
     assert gauges(page.metrics, "delta_loader_lag_seconds").keys() == {"0"}
     assert healthcheck(page)[0] == 200
@@ -607,8 +612,9 @@ def test_failing_stream_keeps_its_last_known_state(tmp_path: Path) -> None:
     page.load()
     tables.broken = True
     page.staging.flush(0, 10, 20)
-    levels = [page.load().problems[0].level for _ in range(3)]
-    assert levels == [ProblemLevel.WARNING, ProblemLevel.WARNING, ProblemLevel.ERROR]
+    statuses = [page.load() for _ in range(3)]
+    levels = [(status.problems[0].level, status.streams[0].level) for status in statuses]
+    assert levels == [(ProblemLevel.WARNING, None)] * 2 + [(ProblemLevel.ERROR, ProblemLevel.ERROR)]
     status = page.look()
     assert status.problems[0].title == "orders failed 3 times in a row"
     assert status.problems[0].problem == "the table is away"

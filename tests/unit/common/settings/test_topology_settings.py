@@ -36,6 +36,10 @@ def test_topology_with_an_invalid_name_route_or_topic_is_refused(settings: dict[
     ("key", "value", "instead"),
     [
         ("where", "id > 0", "Where"),
+        ("expect", {"positive": "id > 0"}, "let a processor"),
+        ("field_names", "snake_case", "Select"),
+        ("framing", "confluent", "a stream of its own"),
+        ("unrouted", "dead_letters", "name a route"),
         ("derive", {"day": "city"}, "Derive"),
         ("explode", "id", "flat_map"),
         ("drop", ["id"], "Select"),
@@ -50,6 +54,20 @@ def test_other_row_making_settings_are_refused_with_a_topology(key: str, value: 
     columns = "id ARRAY<INT>, city STRING" if key == "explode" else "id BIGINT, city STRING"
     with pytest.raises(ConfigError, match=rf"{key} cannot be set; remove {key}, and .*{instead}"):
         parse(with_stream(topology="shop:build", columns=columns, **{key: value}))
+
+
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        ("format", {"format": "avro", "schema_file": "/orders.avsc"}),
+        ("validate", {"validate": True, "schema_file": "/orders.json"}),
+        (r"include: \[headers\]", {"include": ["headers"]}),
+        ("merge", {"load": "merge", "merge": {"keys": ["id"]}}),
+    ],
+)
+def test_settings_of_several_keys_are_refused_with_a_topology(key: str, settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=rf"topology makes the rows, so {key} cannot be set"):
+        parse(with_stream(topology="shop:build", columns="id BIGINT, city STRING", **settings))
 
 
 def test_topology_streams_cannot_be_replayed() -> None:

@@ -121,3 +121,12 @@ def test_store_with_racing_creates_is_unsafe() -> None:
     with pytest.raises(UnsafeStoreError, match="lets two writers create the same object"):
         prove_exclusive_create(store)
     assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_folder_is_no_object(tmp_path: Path, *, local: bool) -> None:
+    store = FsspecStore(str(tmp_path) if local else f"memory://{uuid.uuid4().hex}")
+    store.write("folder/object", b"text")
+    assert required(store.stat("folder/object")).size_bytes == 4
+    assert store.stat("folder") is None
+    assert store.stat("folder/other") is None

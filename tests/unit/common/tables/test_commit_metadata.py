@@ -6,7 +6,8 @@ import pytest
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.tables.commit_metadata import CommitMetadata
-from common.tables.counts import Counts
+from common.tables.counts import Counts, counts_of
+from tests.fakes.markers import by_hand, flush
 
 ORDERS = TopicPartition(Topic("orders"), Partition(3))
 SPAN = Span(Position(10), Position(20))
@@ -41,3 +42,13 @@ def test_absent_values_and_generation_0_are_not_stored() -> None:
 def test_unreadable_metadata_counts_as_another_program_s(edit: dict[str, object]) -> None:
     stored = json.loads(CommitMetadata("c", "orders", {ORDERS: SPAN}, None).to_json())["kafka_delta_express"]
     assert CommitMetadata.from_json(json.dumps({"kafka_delta_express": stored | edit})) is None
+
+
+def test_marker_that_is_loaded_in_part_is_not_counted() -> None:
+    markers = [flush(0, 10), flush(10, 20)]
+    assert counts_of(markers, Position(0), "/t") == Counts(20, 0, 0, 0)
+    assert counts_of(markers, Position(4), "/t") is None
+    assert counts_of(markers[1:], Position(10), "/t") == Counts(10, 0, 0, 0)
+    assert counts_of([by_hand(9), flush(10, 20)], Position(9), "/t") == Counts(
+        10, 0, 0, 0, (Span(Position(9), Position(10)),)
+    )

@@ -334,7 +334,7 @@ def test_newest_clustering_of_a_table_wins(store: FsspecStore) -> None:
     commit(store, 2, clustering(["id"], ["meta", "at"]))
     commit(store, 3, other, txn("orders-0", 9))
     assert clustering_columns(store) == ("id", "meta.at")
-    commit(store, 4, clustering(removed=True))
+    commit(store, 4, clustering(["id"], removed=True))
     assert clustering_columns(store) == ()
 
 
@@ -385,3 +385,42 @@ def test_damaged_checkpoint_is_an_error_that_names_it(
     checkpoint.write_bytes(b"x" * (len(content) - 8) + content[-8:])
     with pytest.raises(TableError, match=f"{checkpoint.name} of the table's log cannot be read: "):
         read(store)
+
+
+def file_of(path: str, vector: str | None = None) -> dict[str, object]:
+    deleted = {"storageType": "u", "pathOrInlineDv": vector, "offset": 1, "sizeInBytes": 34, "cardinality": 2}
+    about = {"path": path, "size": 5, "modificationTime": 7, "partitionValues": {}, "dataChange": True}
+    return about if vector is None else {**about, "deletionVector": deleted}
+
+
+def live(store: FsspecStore) -> list[tuple[str, int]]:
+    return sorted((file.path, file.deleted_rows) for file in live_files(store, in_turn))
+
+
+def test_newest_action_of_a_file_counts(store: FsspecStore) -> None:
+    commit(store, 0, PROTOCOL, METADATA, {"add": file_of("a%20b")}, {"add": file_of("c")})
+    commit(store, 1, {"remove": file_of("a%20b")}, {"add": file_of("a%20b", "v1")})
+    assert live(store) == [("a b", 2), ("c", 0)]
+    commit(store, 2, {"remove": file_of("c")}, {"remove": file_of("a%20b", "v1")}, {"add": file_of("a%20b")})
+    assert live(store) == [("a b", 0)]
+
+
+def test_file_of_a_checkpoint_is_gone_once_it_is_removed_with_its_deletion_vector(store: FsspecStore) -> None:
+    commit(store, 0, PROTOCOL, METADATA)
+    commit(store, 1)
+    rows = [{"add": file_of(path, vector)} for path, vector in (("a%20b", "v1"), ("c", None), ("d", "v2"))]
+    for row in rows:
+        row["add"]["partitionValues"] = []
+    vector = pa.struct([("storageType", pa.string()), ("pathOrInlineDv", pa.string()), ("offset", pa.int32()),
+                        ("sizeInBytes", pa.int32()), ("cardinality", pa.int64())])  # fmt: skip
+    add = pa.struct([("path", pa.string()), ("size", pa.int64()), ("modificationTime", pa.int64()),
+                     ("partitionValues", pa.map_(pa.string(), pa.string())), ("dataChange", pa.bool_()),
+                     ("deletionVector", vector)])  # fmt: skip
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, pa.schema([("add", add)])), sink)
+    store.write(f"_delta_log/{1:020d}.checkpoint.parquet", sink.getvalue().to_pybytes())
+    assert live(store) == [("a b", 2), ("c", 0), ("d", 2)]
+    commit(
+        store, 2, {"remove": file_of("a%20b", "v1")}, {"add": file_of("a%20b", "v3")}, {"remove": file_of("d", "v2")}
+    )
+    assert live(store) == [("a b", 2), ("c", 0)]

@@ -11,7 +11,7 @@ from common.clock import SystemClock
 from common.errors import BrokerError, ConfigError, ExitCode, StoreError, StoreRefusedError, UnsafeStoreError
 from common.ports import Created
 from common.schema.spark_json import schema_to_json
-from common.schema.types import Field, Primitive, StructType
+from common.schema.types import ArrayType, Field, MapType, Primitive, StructType
 from common.settings import Settings, Stream
 from common.settings.columns import KAFKA_FIELDS
 from common.settings.stream import Included
@@ -22,6 +22,7 @@ from common.tables.changes import MergedBy
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.identity import TableIdentity
 from common.tables.state import TableState
+from common.tables.table_features import appended_for
 from delta_loader.check_result import Check, Level, checks_as_text, exit_code, fatal
 from delta_loader.checks.preflight import Preflight
 from delta_loader.checks.requirements import (
@@ -67,6 +68,20 @@ def table(schema: str = COLUMNS, features: frozenset[str] = frozenset(), **prope
 
 def levels(checks: list[Check]) -> dict[str, Level]:
     return {check.name: check.level for check in checks}
+
+
+def test_constraint_is_found_however_its_key_is_written() -> None:
+    for key in ("constraints.positive", "Constraints.positive"):
+        assert appended_for(table(**{key: "id > 0"})) == (
+            "the check constraint positive has to be evaluated on each row"
+        )
+
+
+def test_not_null_field_of_an_element_is_checked_on_each_row() -> None:
+    element = StructType((Field("n", Primitive.LONG, nullable=False),))
+    for data_type in (ArrayType(element), MapType(Primitive.STRING, element)):
+        problem = appended_for(table(schema_to_json(StructType((Field("items", data_type),)))))
+        assert problem == "its column items.n is NOT NULL, which has to be checked on each row"
 
 
 def test_missing_and_compatible_tables_pass() -> None:
@@ -383,6 +398,32 @@ def test_failing_stage_is_an_error_and_a_missing_topic_a_warning(kind: type[Stor
         return
     assert "check the credentials" in by_name["stage"].remedy
     assert by_name["kafka"].level is Level.WARNING
+
+
+@pytest.mark.parametrize("which", ["orders", "orders_dead_letters"])
+def test_table_that_may_not_be_written_to_is_an_error_of_its_stream(staging: Staging, which: str) -> None:
+    def store_of(url: str) -> FsspecStore:
+        store = staging.store(url)
+        refuses = url.rpartition("/")[2] == which
+        return RefusingStore(store, StoreRefusedError) if refuses else store  # type: ignore[return-value]
+
+    stage = staging.store(staging.stage_url)
+    checker = Preflight(settings_for(staging), stage, Stage(stage, in_turn), store_of, lambda _: {}, SystemClock())
+    (rights,) = (check for check in checker.checks() if check.name == "rights")
+    assert (rights.level, rights.app_id) == (Level.ERROR, "orders")
+
+
+def test_topic_that_streams_cannot_share_is_reported_by_what_kafka_has(staging: Staging) -> None:
+    table = {"table": staging.table, "columns": "id BIGINT"}
+    settings = settings_of(
+        *(
+            {"app_id": app_id, "topics": [topics], **table}
+            for app_id, topics in (("orders", "^or"), ("returns", "^ord"))
+        ),
+        stage={"url": staging.stage_url},
+    )
+    checks = preflight(staging, {staging.source(0): Position(5)}, settings=settings)
+    assert [check.app_id for check in checks if "no writer reads it" in check.message] == ["orders", "returns"]
 
 
 def test_unreadable_control_topic_is_only_a_warning(staging: Staging) -> None:

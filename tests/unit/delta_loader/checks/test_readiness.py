@@ -104,6 +104,13 @@ def test_incompatible_streams_do_not_prevent_the_start() -> None:
     assert len(world.problems()) == 2
 
 
+def test_stream_with_a_warning_is_ready() -> None:
+    warning = Check("vacuum", Level.WARNING, "orders: its files are kept for 1 day", "raise it", "orders")
+    world = World([FINE, warning])
+    world.begin()
+    assert world.problems() == []
+
+
 def test_incompatible_stream_is_a_problem_until_it_is_fixed() -> None:
     world = World([FINE, UNFIT])
     with capture_logs() as logs:

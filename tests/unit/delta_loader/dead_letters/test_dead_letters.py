@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from common.cli import run
@@ -90,3 +91,27 @@ def test_replay_without_the_stage_writer_extra_names_the_command(
     stderr = capsys.readouterr().err
     assert "the stage writer, which decodes dead letters, is not installed here" in stderr
     assert "stage-writer replay" in stderr
+
+
+def test_export_to_parquet_has_all_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = pytest.importorskip("delta_loader.dead_letters.reading")
+    monkeypatch.setattr(reading, "_ROWS", 2)
+    letters = [
+        {
+            "_kafka_topic": "orders",
+            "_kafka_partition": 0,
+            "_kafka_offset": offset,
+            "_kafka_timestamp": MOMENT,
+            "key": None,
+            "value": b"{",
+            "error_class": "not_json",
+            "error": "it ends early",
+            "app_id": "orders",
+        }
+        for offset in range(5)
+    ]
+    written: list[int] = []
+    with (tmp_path / "letters.parquet").open("wb") as file:
+        assert reading.write_parquet(file, iter(letters), written.append) == 5
+    assert pq.read_table(tmp_path / "letters.parquet").to_pylist() == letters
+    assert written == [2, 2, 1]

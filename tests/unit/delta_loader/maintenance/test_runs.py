@@ -278,6 +278,20 @@ def test_scheduled_run_that_is_not_due_again_does_not_begin(
     assert len(begun) == runs
 
 
+def test_no_task_begins_once_its_run_is_closed() -> None:
+    class Closing(World):
+        """Where the process ends during the first task."""
+
+        def carry_out(self, piece: MaintenanceTask, rules: TableRules) -> Outcome:
+            scheduled.close()
+            return super().carry_out(piece, rules)
+
+    world, wanted = Closing(), settings("a", "b", schedule="1h")
+    scheduled = ScheduledServices(services_of(world, wanted), wanted.table_services, lambda: True)
+    scheduled.run_due()
+    assert (world.done, world.cancelled) == (["memory://a"], True)
+
+
 def test_no_task_begins_during_a_load_that_outlived_its_pass() -> None:
     ends, began = Event(), Event()
 

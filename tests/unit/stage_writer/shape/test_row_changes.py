@@ -95,6 +95,7 @@ FILTERED: list[tuple[str, object]] = [
     ("maxwell", {"type": "table-alter", "database": "shop", "table": "orders", "old": {}, "def": {}, "sql": "ALTER"}),
     ("maxwell", {"type": "database-create", "database": "shop"}),
     ("canal", canal("ALTER", isDdl=True, sql="ALTER TABLE orders ADD x INT")),
+    ("canal", canal("INSERT", isDdl=True, sql="CREATE TABLE copy AS SELECT 1", data=[{"id": "1"}])),
     ("canal", canal("QUERY", sql="UPDATE orders SET x = 1")),
     ("canal", canal("QUERY", isDdl=True, sql="CREATE TABLE truncated (id INT)")),
     ("canal", canal("TIDB_WATERMARK", _tidb={"watermarkTs": 5})),

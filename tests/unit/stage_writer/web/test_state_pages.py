@@ -128,6 +128,7 @@ def test_requests_without_the_token_are_refused(asking: Asking) -> None:
         ("/state/orders/other/a", 404, "no such stream or store"),
         ("/state/other/counts", 404, "no such stream or store"),
         ("/state/orders/counts/a?limit=x", 400, "limit must be a whole number"),
+        ("/state/orders/hours/a?from=9223372036854775808", 400, "from must be a whole number"),
         ("/state/orders/counts/a?lim=1", 400, "lim is unknown"),
         ("/state/orders/counts/a?key_type=xml", 400, "key_type must be text or json"),
         ("/state/orders/counts/{?key_type=json", 400, "Expecting"),
