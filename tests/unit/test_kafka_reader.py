@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from common.errors import BrokerError, ConfigError, StoreError
 from common.kafka import reader
@@ -151,7 +152,7 @@ def test_position_by_time_is_the_end_without_a_later_record(
     monkeypatch: pytest.MonkeyPatch, offset: int, position: int
 ) -> None:
     answers = [SimpleNamespace(error=None, offset=offset)]
-    consumer = SimpleNamespace(offsets_for_times=lambda _wanted, timeout: answers, poll=lambda _timeout_s: None)
+    consumer = SimpleNamespace(offsets_for_times=lambda *_, **__: answers, poll=lambda _timeout_s: None)
     monkeypatch.setattr(reader, "Consumer", lambda *_, **__: consumer)
     kafka, orders = (
         reader.KafkaReader({"bootstrap.servers": "kafka:9092"}),
@@ -205,3 +206,36 @@ def test_missing_response_is_a_kafka_timeout_error() -> None:
     with pytest.raises(KafkaException) as error:
         result_of(Future(), -1.0)
     assert error.value.args[0].code() == KafkaError._TIMED_OUT
+
+
+def ids(*outcomes: KafkaError | None) -> dict[Topic, str | None]:
+    """The ids of topics, each of which Kafka describes, or refuses so."""
+    futures: dict[str, Future[object]] = {f"t{number}": Future() for number in range(len(outcomes))}
+    for future, problem in zip(futures.values(), outcomes, strict=True):
+        if problem is None:
+            future.set_result(SimpleNamespace(topic_id="an-id"))
+        else:
+            future.set_exception(KafkaException(problem))
+    admin = SimpleNamespace(describe_topics=lambda *_, **__: futures)
+    return reader.topic_ids(cast("AdminClient", admin), [Topic(name) for name in futures], 1.0)
+
+
+def test_only_topics_that_exist_have_ids() -> None:
+    assert ids(None, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)) == {"t0": "an-id"}
+    with pytest.raises(KafkaException):
+        ids(None, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+
+@pytest.mark.parametrize(
+    ("code", "is_known"), [(KafkaError._UNSUPPORTED_FEATURE, True), (KafkaError._TRANSPORT, False)]
+)
+def test_topics_of_an_old_broker_have_no_ids(code: int, *, is_known: bool) -> None:
+    def refuse(*_: object, **__: object) -> object:
+        raise KafkaException(KafkaError(code))
+
+    admin = cast("AdminClient", SimpleNamespace(describe_topics=refuse))
+    if is_known:
+        assert reader.topic_ids(admin, [Topic("orders")], 1.0) == {"orders": None}
+        return
+    with pytest.raises(KafkaException):
+        reader.topic_ids(admin, [Topic("orders")], 1.0)

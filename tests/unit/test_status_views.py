@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Event
@@ -14,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from common import metrics as catalogue
 from common.clock import SystemClock
-from common.errors import BrokerError, KafkaDeltaExpressError, TableError
+from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, TableError
 from common.http.pages import Pausing
 from common.lagging.history import EndHistory
 from common.metrics import Metrics
@@ -29,10 +30,11 @@ from delta_loader.check_result import Check
 from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.lease.holder import LoaderLease
 from delta_loader.load.load_stats import STUCK_S
+from delta_loader.load.report import StreamReport
 from delta_loader.loader import Loader
 from delta_loader.scheduling.jobs import Jobs
 from delta_loader.scheduling.listening import Listener
-from delta_loader.scheduling.load_trigger import LoadTrigger, RequestQueue, StreamTrigger
+from delta_loader.scheduling.load_trigger import LoadRequest, LoadTrigger, RequestQueue, StreamTrigger
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints, DueCheckpoint
@@ -137,6 +139,19 @@ def test_writer_shows_why_a_partition_is_held_and_the_remedy(tmp_path: Path) -> 
     assert "upgrade" in problem.remedy
     assert status.streams[0].level is ProblemLevel.ERROR
     assert gauges(page.metrics, "stage_writer_held_partitions") == {"newer_marker": 1}
+
+
+def test_writer_shows_topics_that_it_reads_for_no_stream(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10})
+    page.world.steps()
+    telemetry = page.world.writer.snapshot().telemetry
+    telemetry._unsubscribed.problems = {"orders-eu": ConfigError("two streams share it", "name one")}
+    telemetry.hidden["orders"] = ConfigError("it is hidden", "allow it")
+    shown = [(problem.level, problem.title, problem.problem) for problem in page.look().problems]
+    assert shown == [
+        (ProblemLevel.ERROR, "A topic of orders is not read", "it is hidden"),
+        (ProblemLevel.ERROR, "The topic orders-eu is not read", "two streams share it"),
+    ]
 
 
 def attach(page: WriterPage, **parts: object) -> None:
@@ -283,6 +298,56 @@ def test_starting_loader_refuses_load_requests(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     for loader, status in ((None, 503), (page.ready, 202)):
         assert LoaderServing(page.pausing, page.paused, loader=loader).load({}).status == status
+
+
+@pytest.mark.parametrize(
+    ("reports", "status"),
+    [
+        ([StreamReport("orders", commits=2)], 200),
+        ([StreamReport("orders", failure=TableError("the table is away", "wait"))], 500),
+        ([], 200),
+        (None, 503),
+    ],
+)
+def test_load_that_is_waited_for_tells_how_it_ended(
+    tmp_path: Path, reports: list[StreamReport] | None, status: int
+) -> None:
+    page = LoaderPage(tmp_path)
+    serving = LoaderServing(page.pausing, page.paused, loader=page.ready)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(serving.load, {"wait": "1"})
+        while not serving.requests.is_requested:
+            pass
+        for request in serving.requests.take():
+            request.complete(reports)
+    answer = asking.result()
+    assert answer.status == status
+    if reports is not None:
+        told = json.loads(answer.body)
+        ended = {report.app_id for report in reports}
+        assert {stream["app_id"] for stream in told["streams"]} == ended
+        assert (told["at_it"], told["paused"]) == ([] if ended else ["orders"], [])
+
+
+def test_load_that_is_waited_for_names_streams_that_are_paused(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.paused.pause("orders", "an operator")
+    serving = LoaderServing(page.pausing, page.paused, loader=page.ready)
+    request = LoadRequest()
+    request.complete([])
+    serving.requests = cast("RequestQueue", SimpleNamespace(ask=lambda: request))
+    told = json.loads(serving.load({"wait": "1"}).body)
+    assert (told["at_it"], told["paused"]) == ([], ["orders"])
+
+
+def test_job_that_takes_long_is_a_note(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.load()
+    jobs = SimpleNamespace(long_running=("the job 'clean_up' has been running for 9000 s",))
+    page.loader = page.ready = replace(page.ready, jobs=cast("Jobs", jobs))
+    status, text = healthcheck(page)
+    assert (status, "the job 'clean_up' has been running" in text) == (200, True)
+    assert [problem.title for problem in page.look().problems] == ["A job is taking long"]
 
 
 def test_loader_with_failing_checkpoints_is_unhealthy(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Probes prove a store's required behavior; a single failed probe is repeated."""
 
+import errno
 import time
 import uuid
 from collections.abc import Callable
@@ -130,3 +131,14 @@ def test_folder_is_no_object(tmp_path: Path, *, local: bool) -> None:
     assert required(store.stat("folder/object")).size_bytes == 4
     assert store.stat("folder") is None
     assert store.stat("folder/other") is None
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_full_store_needs_space(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(number, "full")
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", full)
+    with pytest.raises(StoreError) as caught:
+        FsspecStore(f"memory://{uuid.uuid4().hex}").write("object", b"")
+    assert (type(caught.value), caught.value.remedy.partition(";")[0]) == (StoreError, "free some space")

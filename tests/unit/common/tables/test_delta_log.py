@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -424,3 +425,13 @@ def test_file_of_a_checkpoint_is_gone_once_it_is_removed_with_its_deletion_vecto
         store, 2, {"remove": file_of("a%20b", "v1")}, {"add": file_of("a%20b", "v3")}, {"remove": file_of("d", "v2")}
     )
     assert live(store) == [("a b", 2), ("c", 0)]
+
+
+def test_position_without_a_time_is_forgotten_where_positions_expire(store: FsspecStore) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    kept = [{"txn": {"appId": f"a-{number}", "version": 5, "lastUpdated": at}} for number, at in enumerate((now_ms, 1))]
+    commit(store, 0, PROTOCOL, METADATA, *kept, {"txn": {"appId": "a-2", "version": 5}})
+    assert transactions(store) == {"a-0": 5, "a-1": 5, "a-2": 5}
+    properties = {"delta.setTransactionRetentionDuration": "interval 1 day"}
+    commit(store, 1, {"metaData": {**TABLE, "configuration": properties}})
+    assert transactions(store) == {"a-0": 5}

@@ -119,3 +119,11 @@ def test_empty_and_unreadable_markers_are_ignored(world: World) -> None:
     staging.previous[chain.partition] = Position(42)
     staging.flush(0, 42, 50)
     assert len(world.checks("orders")) == 1
+
+
+def test_table_that_cannot_be_read_is_left_to_its_own_check(world: World) -> None:
+    world.staging("clicks").flush(0, 0, 10)
+    assert world.checks("orders") != []
+    table = world.staging().store(world.staging().table)
+    table.write(f"_delta_log/{0:020d}.json", b'{"protocol"')
+    assert world.checks("orders") == []

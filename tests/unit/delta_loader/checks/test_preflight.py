@@ -39,6 +39,7 @@ from tests.builders import settings_of, span
 from tests.fakes.changes import ChangeStream
 from tests.fakes.loading import routed_settings_for, settings_for, status_of
 from tests.fakes.staging import Staging
+from tests.fakes.stores import TrappedStore, failing
 from tests.fakes.streams import stream_of
 from tests.unit.common.tables.test_delta_log import METADATA, PROTOCOL, commit, txn
 
@@ -424,6 +425,17 @@ def test_topic_that_streams_cannot_share_is_reported_by_what_kafka_has(staging: 
     )
     checks = preflight(staging, {staging.source(0): Position(5)}, settings=settings)
     assert [check.app_id for check in checks if "no writer reads it" in check.message] == ["orders", "returns"]
+
+
+@pytest.mark.parametrize("request_", ["list", "read"])
+def test_stage_that_may_not_be_read_is_an_error(staging: Staging, request_: str) -> None:
+    refused = failing(request_, StoreRefusedError("may not", "allow it"), below="probe")
+    store = TrappedStore(staging.stage_url, before=refused)
+    stage = Stage(staging.store(staging.stage_url), in_turn)
+    checker = Preflight(settings_for(staging), store, stage, staging.store, lambda _: {}, SystemClock())
+    (check,) = (check for check in checker.checks() if check.name == "stage")
+    assert (check.level, check.away) == (Level.ERROR, False)
+    assert list(staging.store(staging.stage_url).list("")) == []
 
 
 def test_unreadable_control_topic_is_only_a_warning(staging: Staging) -> None:

@@ -49,6 +49,7 @@ def test_text_lists_groups_and_shows_values_only_on_request() -> None:
     shown = as_text([replace(GROUP, shown=('status: the string "Ada"', '{"status": "Ada"}'))], [])
     assert '{"status": "Ada"}' in shown
     assert as_text([], []) == "No dead letters."
+    assert as_text([], ["s3://lake/x"]) == "s3://lake/x does not exist: no record was refused yet\nNo dead letters."
 
 
 def test_json_lists_groups_without_values() -> None:

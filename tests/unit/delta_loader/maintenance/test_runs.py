@@ -433,6 +433,25 @@ def test_full_rewrite_needs_a_share_of_new_bytes(new_bytes: int, *, is_due: bool
     assert bool(pieces(table(sorted_), replace(wanted, z_order=("id",)))) is is_due
 
 
+def test_z_order_rewrites_all_of_a_partition() -> None:
+    days = [replace(part(day, 20, 5), size_bytes=2**40) for day in ("1", "2")]
+    assert [len(piece.partitions) for piece in pieces(table(*days), rules())] == [2]
+    tasks = pieces(table(*days), rules(z_order=("id",)))
+    assert [(len(piece.partitions), piece.size_bytes) for piece in tasks] == [(1, 2**40)] * 2
+
+
+def test_service_that_is_off_is_never_due() -> None:
+    log = LogFacts(140, 100, 141, 0, 0, 5000)
+    facts = table(PartitionFacts((), 50, 50 * 10 * KIB, 30, 30 * 10 * KIB, 0, bare_files=2, bare_bytes=10), log=log)
+    services = ("checkpoints", "optimize", "statistics")
+    assert [piece.service for piece in pieces(facts, rules())] == [
+        Service.CHECKPOINT, Service.OPTIMIZE, Service.STATISTICS,
+    ]  # fmt: skip
+    for off in services:
+        assert len(pieces(facts, rules(**{off: {"enabled": False}}))) == 2
+    assert pieces(facts, rules(**{off: {"enabled": False} for off in services})) == ()
+
+
 def test_checkpoint_and_statistics_are_due() -> None:
     log = LogFacts(140, 100, 141, 0, 0, 5000)
     bare = PartitionFacts((), 3, 30, bare_files=2, bare_bytes=2**31)

@@ -431,3 +431,30 @@ def test_notification_after_an_idle_minute_is_loaded_at_once() -> None:
 
 def _is_answered(asked: LoadRequest) -> bool:
     return asked._ended.is_set()
+
+
+def test_streams_of_several_fetches_are_kept_until_they_are_taken() -> None:
+    fake, clock = FakeNotifications(), HandClock(0)
+    notifications = PolledNotifications(fake, clock, lambda: None)
+    for app_id in ("orders", "returns"):
+        fake.streams = {app_id}
+        notifications.fetch()
+    assert notifications.take() == {"orders", "returns"}
+
+
+def test_no_fetch_is_requested_during_another() -> None:
+    clock, asked = HandClock(0), list[float]()
+
+    class Slow:
+        def take(self) -> frozenset[str]:
+            for _ in range(5):
+                clock.now_s += 1
+                notifications.take()
+            return frozenset()
+
+    notifications = PolledNotifications(Slow(), clock, lambda: asked.append(clock.now_s))
+    notifications.take()
+    notifications.fetch()
+    assert asked == [0]
+    notifications.take()
+    assert asked == [0, 5]
