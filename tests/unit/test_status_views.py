@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from common import metrics as catalogue
 from common.clock import SystemClock
-from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, TableError
+from common.errors import BrokerError, BrokerRefusedError, ConfigError, KafkaDeltaExpressError, TableError
 from common.http.pages import Pausing
 from common.lagging.history import EndHistory
 from common.metrics import Metrics
@@ -146,7 +146,7 @@ def test_writer_shows_topics_that_it_reads_for_no_stream(tmp_path: Path) -> None
     page.world.steps()
     telemetry = page.world.writer.snapshot().telemetry
     telemetry._unsubscribed.problems = {"orders-eu": ConfigError("two streams share it", "name one")}
-    telemetry.hidden["orders"] = ConfigError("it is hidden", "allow it")
+    telemetry.note_hidden({"orders": BrokerRefusedError("it is hidden", "allow it")})
     shown = [(problem.level, problem.title, problem.problem) for problem in page.look().problems]
     assert shown == [
         (ProblemLevel.ERROR, "A topic of orders is not read", "it is hidden"),
@@ -338,6 +338,17 @@ def test_load_that_is_waited_for_names_streams_that_are_paused(tmp_path: Path) -
     serving.requests = cast("RequestQueue", SimpleNamespace(ask=lambda: request))
     told = json.loads(serving.load({"wait": "1"}).body)
     assert (told["at_it"], told["paused"]) == ([], ["orders"])
+
+
+def test_paused_loader_says_how_to_resume_it(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.load()
+    page.pausing.pause()
+    status = page.look()
+    assert (status.state, [problem.title for problem in status.problems]) == ("paused", ["Paused by request"])
+    assert LoaderServing(page.pausing, page.paused, loader=page.ready).load({}).status == 409
+    page.pausing.resume()
+    assert page.look().problems == ()
 
 
 def test_job_that_takes_long_is_a_note(tmp_path: Path) -> None:
@@ -701,3 +712,5 @@ def test_unreachable_control_topic_is_only_a_warning(tmp_path: Path) -> None:
         "create it",
     )
     assert problem.problem.startswith("the topic is not there. The stage is scanned instead")
+    status, text = healthcheck(page)
+    assert (status, "the topic is not there; until then the loader finds new markers" in text) == (200, True)

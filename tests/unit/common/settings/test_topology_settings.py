@@ -70,6 +70,14 @@ def test_settings_of_several_keys_are_refused_with_a_topology(key: str, settings
         parse(with_stream(topology="shop:build", columns="id BIGINT, city STRING", **settings))
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("max_task_idle", "5s"), ("state_changelog", "changes"), ("topology_packages", ["common"])]
+)
+def test_settings_of_topologies_need_one(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"{key} only applies to .*; remove it, or set topology"):
+        parse(with_stream(**{key: value}))
+
+
 def test_topology_streams_cannot_be_replayed() -> None:
     settings = parse_settings(with_stream(topology="shop:build"), {}, "config.yaml")
     with pytest.raises(UsageError, match="cannot be rebuilt alone") as refused:

@@ -46,6 +46,7 @@ WRONG = {
     "C:\\lake": "unknown scheme 'C'",
     "s3://": "names no bucket",
     "s3://lake/{day}/orders": "holds { or }",
+    "s3://lake/day}/orders": "holds { or }",
     " /data/orders": "white space",
     "/data/or\nders": "cannot be printed",
     "simplecache::s3://lake/orders": "chains file systems",

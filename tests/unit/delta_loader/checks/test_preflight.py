@@ -73,7 +73,7 @@ def levels(checks: list[Check]) -> dict[str, Level]:
 
 def test_constraint_is_found_however_its_key_is_written() -> None:
     for key in ("constraints.positive", "Constraints.positive"):
-        assert appended_for(table(**{key: "id > 0"})) == (
+        assert appended_for(table(COLUMNS, frozenset(), **{key: "id > 0"})) == (
             "the check constraint positive has to be evaluated on each row"
         )
 

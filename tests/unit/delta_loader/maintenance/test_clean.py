@@ -101,6 +101,16 @@ def test_young_files_are_ignored(staging: Staging) -> None:
     assert clean(staging)["data files /tables/orders"].count == 0
 
 
+@pytest.mark.parametrize(("days", "count"), [(6, 0), (8, 1)])
+def test_ages_are_by_the_clock_of_the_store(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch, days: int, count: int
+) -> None:
+    orphan(staging, 10, 20)
+    now_ms = int((time.time() + days * DAY_S) * 1000)
+    monkeypatch.setattr("delta_loader.maintenance.cleaning.clean.store_time_ms", lambda _store: now_ms)
+    assert clean(staging)["data files /tables/orders"].count == count
+
+
 def test_unsafe_age_is_refused(staging: Staging) -> None:
     with pytest.raises(UsageError, match="waiting for their marker") as caught:
         require_safe(settings_for(staging), DAY_S)

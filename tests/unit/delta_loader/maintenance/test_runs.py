@@ -448,8 +448,8 @@ def test_service_that_is_off_is_never_due() -> None:
         Service.CHECKPOINT, Service.OPTIMIZE, Service.STATISTICS,
     ]  # fmt: skip
     for off in services:
-        assert len(pieces(facts, rules(**{off: {"enabled": False}}))) == 2
-    assert pieces(facts, rules(**{off: {"enabled": False} for off in services})) == ()
+        assert len(pieces(facts, rules((), **{off: {"enabled": False}}))) == 2
+    assert pieces(facts, rules((), **{off: {"enabled": False} for off in services})) == ()
 
 
 def test_checkpoint_and_statistics_are_due() -> None:

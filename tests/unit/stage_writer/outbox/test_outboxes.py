@@ -75,6 +75,7 @@ def test_undelivered_messages_are_known_one_by_one() -> None:
     [
         (lambda data: data[:-1], "its checksum does not match"),
         (lambda data: data[:20], "it is not an outbox, or it is incomplete"),
+        (lambda data: b"k" + data[1:], "it is not an outbox, or it is incomplete"),
         (lambda data: b"KDXOUTBX\x02" + data[9:], "has format version 2; this program reads up to 1"),
         (lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:], "its checksum does not match"),
     ],

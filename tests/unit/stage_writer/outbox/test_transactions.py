@@ -12,6 +12,7 @@ from common.errors import BrokerError
 from common.kafka import transactions
 from common.kafka.delivering import Delivered, DeliveryIdentity
 from common.kafka.transactions import KafkaTransactions
+from common.settings.section import Option
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.outbox.records import SCHEMA
@@ -95,20 +96,41 @@ def test_unavailable_committed_position_is_an_error(monkeypatch: pytest.MonkeyPa
         begin(monkeypatch, SimpleNamespace(offset=-1001, metadata=None, error=error))
 
 
-def begin(monkeypatch: pytest.MonkeyPatch, committed: object) -> KafkaTransactions:
+def test_settings_choose_the_partitioner_and_nothing_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    committed = SimpleNamespace(offset=-1001, metadata=None, error=None)
+    given: dict[str, Option] = {"enable.idempotence": False, "transactional.id": "x", "linger.ms": 5}
+    begun = begin(monkeypatch, committed, **given)
+    assert cast("Client", begun.producer).properties == {
+        "partitioner": "murmur2_random",
+        "linger.ms": 5,
+        "transactional.id": "writers.shop.out.orders.0",
+        "enable.idempotence": True,
+        "delivery.report.only.error": True,
+    }
+    begun = begin(monkeypatch, committed, partitioner="consistent")
+    assert cast("Client", begun.producer).properties["partitioner"] == "consistent"
+
+
+class Client:
+    """A producer or a consumer that keeps its properties."""
+
+    answer: object
+
+    def __init__(self, properties: dict[str, object], **_: object) -> None:
+        self.properties = properties
+
+    def init_transactions(self, _timeout_s: float) -> None: ...
+
+    def committed(self, *_: object, **__: object) -> list[object]:
+        return [self.answer]
+
+
+def begin(monkeypatch: pytest.MonkeyPatch, committed: object, **kafka: Option) -> KafkaTransactions:
     """Transactions of a group that has committed this."""
-
-    class Client:
-        def __init__(self, *_: object, **__: object) -> None: ...
-
-        def init_transactions(self, _timeout_s: float) -> None: ...
-
-        def committed(self, *_: object, **__: object) -> list[object]:
-            return [committed]
-
+    monkeypatch.setattr(Client, "answer", committed, raising=False)
     monkeypatch.setattr(transactions, "Producer", Client)
     monkeypatch.setattr(transactions, "Consumer", Client)
-    return KafkaTransactions.begin(DeliveryIdentity({}, "writers", "shop", ORDERS), lambda _step: None)
+    return KafkaTransactions.begin(DeliveryIdentity(kafka, "writers", "shop", ORDERS), lambda _step: None)
 
 
 def test_record_without_a_time_is_produced_with_that_of_kafka() -> None:
