@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from common.errors import BrokerError, ConfigError, StoreError
+from common.errors import BrokerError, BrokerRefusedError, ConfigError, StoreError
 from common.kafka import reader
 from common.kafka.client import close_within, result_of
-from common.kafka.errors import LastClientError, remedy
+from common.kafka.errors import LastClientError, broker_error, remedy
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
@@ -108,12 +108,13 @@ class Record:
     own_offset: int
     problem: KafkaError | None = None
     of_topic: str | None = "orders"
+    number: int = 0
 
     def topic(self) -> str | None:
         return self.of_topic
 
     def partition(self) -> int:
-        return 0
+        return self.number
 
     def offset(self) -> int:
         return self.own_offset
@@ -145,6 +146,24 @@ def test_missing_permission_for_the_group_does_not_matter(monkeypatch: pytest.Mo
     refused = Record(0, KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED), None)
     monkeypatch.setattr(Reading, "also", [refused])
     assert read(monkeypatch, 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("left", [{"number": 1}, {"of_topic": "returns"}])
+def test_records_of_the_partition_that_was_read_before_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, left: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(Reading, "also", [Record(3, **left), Record(7, **left)])
+    assert read(monkeypatch, 3) == [0, 1, 2]
+
+
+def test_refusal_is_named_whatever_the_client_reported_before() -> None:
+    client_error = LastClientError()
+    client_error.record(KafkaError(KafkaError._RESOLVE))
+    refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    error = broker_error("read", "kafka:9092", refused, client_error, user_of="orders")
+    assert (type(error), error.remedy) == (BrokerRefusedError, "allow this user to READ the topic orders")
+    error = broker_error("read", "kafka:9092", KafkaError(KafkaError._TIMED_OUT), client_error)
+    assert (type(error), "Host resolution failure" in error.problem) == (BrokerError, True)
 
 
 @pytest.mark.parametrize(("offset", "position"), [(4, 4), (-1, 9)])

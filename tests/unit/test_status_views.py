@@ -340,6 +340,21 @@ def test_load_that_is_waited_for_names_streams_that_are_paused(tmp_path: Path) -
     assert (told["at_it"], told["paused"]) == ([], ["orders"])
 
 
+def test_loader_is_ready_once_it_has_loaded(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    serving = LoaderServing(page.pausing, page.paused)
+    assert serving.readiness().problems == ("starting",)
+    serving.readiness_check = cast("ReadinessCheck", SimpleNamespace(away="the stage is away"))
+    assert serving.readiness().problems == ("starting", "the stage is away")
+    serving.loader = page.ready
+    assert serving.readiness().problems == ("starting", "the stage is away")
+    page.pausing.pause()
+    assert serving.readiness().problems == ()
+    page.pausing.resume()
+    page.load()
+    assert serving.readiness().problems == ()
+
+
 def test_paused_loader_says_how_to_resume_it(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.load()
@@ -455,6 +470,7 @@ def test_standby_shows_the_lag_of_a_stream_that_another_loader_loads(tmp_path: P
     assert rows(status)["orders/0"] == (State.BEHIND, (None, 10, None), Lag(10, rows(status)["orders/0"][2].seconds))
     assert "loaded by another loader" in status.streams[0].way
     refused = LoaderServing(page.pausing, page.paused, loader=page.ready).load({})
+    assert LoaderServing(page.pausing, page.paused, loader=page.ready).readiness().problems == ()
     assert (refused.status, b"standby; ask the loader that holds the lease: host-2" in refused.body) == (409, True)
     assert gauges(page.service._ports.metrics, "delta_loader_lag_positions") == {"0": 10.0}
     assert gauges(page.metrics, "delta_loader_lag_seconds").keys() == {"0"}

@@ -22,11 +22,12 @@ from common.tables.changes import MergedBy
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.identity import TableIdentity
 from common.tables.state import TableState
-from common.tables.table_features import appended_for
+from common.tables.table_features import appended_for, checks_of
 from delta_loader.check_result import Check, Level, checks_as_text, exit_code, fatal
 from delta_loader.checks.preflight import Preflight
 from delta_loader.checks.requirements import (
     merge_checks,
+    property_checks,
     shared_tables,
     shared_topic_checks,
     table_checks,
@@ -83,6 +84,28 @@ def test_not_null_field_of_an_element_is_checked_on_each_row() -> None:
     for data_type in (ArrayType(element), MapType(Primitive.STRING, element)):
         problem = appended_for(table(schema_to_json(StructType((Field("items", data_type),)))))
         assert problem == "its column items.n is NOT NULL, which has to be checked on each row"
+
+
+@pytest.mark.parametrize(("kept", "warnings"), [("interval 7 days", 0), ("interval 167 hours", 1), ("for ever", 0)])
+def test_log_that_is_kept_for_a_week_is_enough(kept: str, warnings: int) -> None:
+    state = table(COLUMNS, frozenset(), logRetentionDuration=kept)
+    assert len(list(property_checks("orders", "s3://lake/orders", state))) == warnings
+
+
+def test_what_a_table_checks_its_rows_for_is_known_by_a_digest() -> None:
+    other = schema_to_json(StructType((Field("id", Primitive.INTEGER), *KAFKA_FIELDS)))
+    checks = [
+        checks_of(table(schema, frozenset({"checkConstraints"}), **{"constraints.a": condition}))
+        for schema, condition in ((COLUMNS, "id > 0"), (COLUMNS, "id > 1"), (other, "id > 0"))
+    ]
+    assert len({*checks} - {None}) == 3
+    assert checks_of(table()) is None
+
+
+def test_columns_of_files_have_the_names_of_the_column_mapping() -> None:
+    mapped = Field("id", Primitive.LONG, metadata_json='{"delta.columnMapping.physicalName": "col-1"}')
+    schema = schema_to_json(StructType((mapped, Field("day", Primitive.STRING))))
+    assert table(schema).names_in_log == {"id": "col-1", "day": "day"}
 
 
 def test_missing_and_compatible_tables_pass() -> None:

@@ -13,6 +13,8 @@ from common.settings import Stream
 from stage_writer.convert import StreamConverter
 from stage_writer.convert_by_table import converter_of
 from stage_writer.decode.decode_options import MakeNativeDecoder, no_native_decoder
+from stage_writer.decode.envelopes.debezium import open_strictly
+from stage_writer.decode.rejects import ErrorClass, Refusal
 from stage_writer.layers import RecordInputs
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.opening import opener_of
@@ -452,3 +454,12 @@ def test_truncation_is_a_row_without_a_key_in_order(
 def test_truncates_cannot_be_applied_to_streams_of_several_tables(more: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         merging(**{"merge": {"keys": ["id"], "truncates": "apply"}, **more})
+
+
+@pytest.mark.parametrize("twice", ["payload", "after"])
+def test_debezium_event_with_a_part_twice_is_refused(twice: str) -> None:
+    parts = '"op":"c","after":{"id":1}'
+    event = f'{{"payload":{{{parts}}},"payload":{{{parts}}}}}' if twice == "payload" else f'{{{parts},"after":{{}}}}'
+    refused = open_strictly(event.encode())
+    assert isinstance(refused, Refusal)
+    assert (refused.error_class, refused.error) == (ErrorClass.DUPLICATE_FIELD, f"{twice}: the field occurs twice")
