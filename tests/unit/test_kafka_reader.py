@@ -258,3 +258,15 @@ def test_topics_of_an_old_broker_have_no_ids(code: int, *, is_known: bool) -> No
         return
     with pytest.raises(KafkaException):
         reader.topic_ids(admin, [Topic("orders")], 1.0)
+
+
+def test_group_has_positions_only_where_it_has_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [SimpleNamespace(error=None, offset=offset) for offset in (5, -1001, 0)]
+    consumer = SimpleNamespace(committed=lambda *_: answers, poll=lambda _timeout_s: None)
+    monkeypatch.setattr(reader, "Consumer", lambda *_, **__: consumer)
+    kafka = reader.KafkaReader({"bootstrap.servers": "kafka:9092"})
+    first, second, third = (TopicPartition(Topic("orders"), Partition(number)) for number in range(3))
+    assert kafka.committed([first, second, third], "writers") == {first: Position(5), third: Position(0)}
+    answers[1].error = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(BrokerRefusedError, match="cannot look up the offsets of the group writers"):
+        kafka.committed([first, second, third], "writers")

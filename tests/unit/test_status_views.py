@@ -26,7 +26,7 @@ from common.settings.values import StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.paused import StreamPart
 from common.stage.undeclared import UndeclaredFields
-from delta_loader.check_result import Check
+from delta_loader.check_result import Check, StreamChecks
 from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.lease.holder import LoaderLease
 from delta_loader.load.load_stats import STUCK_S
@@ -364,6 +364,18 @@ def test_paused_loader_says_how_to_resume_it(tmp_path: Path) -> None:
     assert LoaderServing(page.pausing, page.paused, loader=page.ready).load({}).status == 409
     page.pausing.resume()
     assert page.look().problems == ()
+
+
+def test_stream_that_is_not_ready_is_a_problem(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.load()
+    check = StreamChecks("orders").error("columns", "the column id is not in it", "ALTER TABLE")
+    readiness = SimpleNamespace(problems=("not ready to load: orders: the column id is not in it",), not_ready=(check,))
+    page.loader = page.ready = replace(page.ready, readiness_check=cast("ReadinessCheck", readiness))
+    status, text = healthcheck(page)
+    assert (status, "not ready to load: orders" in text) == (503, True)
+    shown = [(problem.level, problem.title) for problem in page.look().problems]
+    assert shown == [(ProblemLevel.ERROR, "orders is not ready to load")]
 
 
 def test_job_that_takes_long_is_a_note(tmp_path: Path) -> None:

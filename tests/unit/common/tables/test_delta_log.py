@@ -435,3 +435,14 @@ def test_position_without_a_time_is_forgotten_where_positions_expire(store: Fssp
     properties = {"delta.setTransactionRetentionDuration": "interval 1 day"}
     commit(store, 1, {"metaData": {**TABLE, "configuration": properties}})
     assert transactions(store) == {"a-0": 5}
+
+
+def test_only_torn_checkpoints_above_the_newest_good_one_are_removed(store: FsspecStore) -> None:
+    for version in range(4):
+        commit(store, version, PROTOCOL, METADATA, txn("a-0", version))
+    names = [f"_delta_log/{version:020d}.checkpoint.parquet" for version in (1, 2, 3)]
+    for name, content in zip(names, (b"PAR1", CHECKPOINT_2, b"PAR1"), strict=True):
+        store.write(name, content)
+    store.delete([f"_delta_log/{version:020d}.json" for version in (0, 1, 2)])
+    assert remove_torn_checkpoints(store) == [names[2]]
+    assert store.stat(names[0]) is not None

@@ -79,6 +79,13 @@ def test_constraint_is_found_however_its_key_is_written() -> None:
         )
 
 
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_columns_with_other_names_in_files_are_written_by_spark(mode: str) -> None:
+    problem = appended_for(table(COLUMNS, frozenset(), **{"columnMapping.mode": mode}))
+    assert problem == f"its column mapping mode is {mode}, so that files need other column names"
+    assert appended_for(table(COLUMNS, frozenset(), **{"columnMapping.mode": "none"})) is None
+
+
 def test_not_null_field_of_an_element_is_checked_on_each_row() -> None:
     element = StructType((Field("n", Primitive.LONG, nullable=False),))
     for data_type in (ArrayType(element), MapType(Primitive.STRING, element)):

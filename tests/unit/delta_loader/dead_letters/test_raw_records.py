@@ -70,14 +70,14 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[Reader]:
 
 
 def test_only_wanted_records_are_returned_and_those_nearby_are_read_together(readers: list[Reader]) -> None:
-    wanted = [Offset(offset) for offset in (4999, 9, 30, 10, 2500, 5000)]
+    wanted = [Offset(offset) for offset in (4999, 9, 30, 10, 1029, 2500, 5000)]
     records = RawRecordFetcher(settings_of({}))(ORDERS, wanted, None)
     assert records == {
         offset: RawRecord(1_000 + offset if offset % 2 else None, b"k%d" % offset, b"v%d" % offset)
-        for offset in (10, 30, 2500, 4999)
+        for offset in (10, 30, 1029, 2500, 4999)
     }
     (reader,) = readers
-    assert reader.spans == [span(10, 31), span(2500, 2501), span(4999, 5000)]
+    assert reader.spans == [span(10, 1030), span(2500, 2501), span(4999, 5000)]
     assert reader.closed
 
 

@@ -456,6 +456,14 @@ def test_truncates_cannot_be_applied_to_streams_of_several_tables(more: dict[str
         merging(**{"merge": {"keys": ["id"], "truncates": "apply"}, **more})
 
 
+def test_source_without_schemas_is_named_by_its_table() -> None:
+    for native_decoder in native_decoders():
+        message = dms("insert", **{"schema-name": None})
+        staged = staged_of(streaming("dms"), [message], native_decoder=native_decoder)
+        ((cdc,),) = rows_of(staged, "_cdc")
+        assert cdc["source"] == "orders"
+
+
 @pytest.mark.parametrize("twice", ["payload", "after"])
 def test_debezium_event_with_a_part_twice_is_refused(twice: str) -> None:
     parts = '"op":"c","after":{"id":1}'
