@@ -156,7 +156,7 @@ def test_records_of_the_partition_that_was_read_before_are_dropped(
     assert read(monkeypatch, 3) == [0, 1, 2]
 
 
-def test_refusal_is_named_whatever_the_client_reported_before() -> None:
+def test_refusal_is_named_regardless_of_what_the_client_reported_before() -> None:
     client_error = LastClientError()
     client_error.record(KafkaError(KafkaError._RESOLVE))
     refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)

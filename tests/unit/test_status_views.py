@@ -323,10 +323,10 @@ def test_load_that_is_waited_for_tells_how_it_ended(
     answer = asking.result()
     assert answer.status == status
     if reports is not None:
-        told = json.loads(answer.body)
+        answer_json = json.loads(answer.body)
         ended = {report.app_id for report in reports}
-        assert {stream["app_id"] for stream in told["streams"]} == ended
-        assert (told["at_it"], told["paused"]) == ([] if ended else ["orders"], [])
+        assert {stream["app_id"] for stream in answer_json["streams"]} == ended
+        assert (answer_json["at_it"], answer_json["paused"]) == ([] if ended else ["orders"], [])
 
 
 def test_load_that_is_waited_for_names_streams_that_are_paused(tmp_path: Path) -> None:
@@ -336,8 +336,8 @@ def test_load_that_is_waited_for_names_streams_that_are_paused(tmp_path: Path) -
     request = LoadRequest()
     request.complete([])
     serving.requests = cast("RequestQueue", SimpleNamespace(ask=lambda: request))
-    told = json.loads(serving.load({"wait": "1"}).body)
-    assert (told["at_it"], told["paused"]) == ([], ["orders"])
+    answer_json = json.loads(serving.load({"wait": "1"}).body)
+    assert (answer_json["at_it"], answer_json["paused"]) == ([], ["orders"])
 
 
 def test_loader_is_ready_once_it_has_loaded(tmp_path: Path) -> None:

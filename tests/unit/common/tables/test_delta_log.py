@@ -429,7 +429,10 @@ def test_file_of_a_checkpoint_is_gone_once_it_is_removed_with_its_deletion_vecto
 
 def test_position_without_a_time_is_forgotten_where_positions_expire(store: FsspecStore) -> None:
     now_ms = time.time_ns() // 1_000_000
-    kept = [{"txn": {"appId": f"a-{number}", "version": 5, "lastUpdated": at}} for number, at in enumerate((now_ms, 1))]
+    kept = [
+        {"txn": {"appId": f"a-{number}", "version": 5, "lastUpdated": updated_ms}}
+        for number, updated_ms in enumerate((now_ms, 1))
+    ]
     commit(store, 0, PROTOCOL, METADATA, *kept, {"txn": {"appId": "a-2", "version": 5}})
     assert transactions(store) == {"a-0": 5, "a-1": 5, "a-2": 5}
     properties = {"delta.setTransactionRetentionDuration": "interval 1 day"}

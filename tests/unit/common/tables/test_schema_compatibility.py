@@ -31,9 +31,9 @@ def problems(table: str, staged: str) -> list[tuple[str, str]]:
 )
 @pytest.mark.parametrize("within", ["{}", "ARRAY<{}>", "STRUCT<x: {}>", "MAP<STRING, {}>"])
 def test_only_related_types_are_read_as_each_other(table: str, staged: str, within: str, *, fits: bool) -> None:
-    found = problems(f"c {within.format(table)}", f"c {within.format(staged)}, new {staged}")
-    assert bool(found) is not fits
-    assert all(problem.startswith("the column c") for problem, _ in found)
+    differences = problems(f"c {within.format(table)}", f"c {within.format(staged)}, new {staged}")
+    assert bool(differences) is not fits
+    assert all(problem.startswith("the column c") for problem, _ in differences)
 
 
 def test_keys_of_a_map_are_compared() -> None:

@@ -93,7 +93,7 @@ def test_not_null_field_of_an_element_is_checked_on_each_row() -> None:
         assert problem == "its column items.n is NOT NULL, which has to be checked on each row"
 
 
-@pytest.mark.parametrize(("kept", "warnings"), [("interval 7 days", 0), ("interval 167 hours", 1), ("for ever", 0)])
+@pytest.mark.parametrize(("kept", "warnings"), [("interval 7 days", 0), ("interval 167 hours", 1), ("forever", 0)])
 def test_log_that_is_kept_for_a_week_is_enough(kept: str, warnings: int) -> None:
     state = table(COLUMNS, frozenset(), logRetentionDuration=kept)
     assert len(list(property_checks("orders", "s3://lake/orders", state))) == warnings

@@ -97,7 +97,7 @@ def test_replay_without_the_stage_writer_extra_names_the_command(
 def test_export_to_parquet_has_all_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = pytest.importorskip("delta_loader.dead_letters.reading")
     monkeypatch.setattr(reading, "_ROWS", 2)
-    letters = [
+    dead_letters = [
         {
             "_kafka_topic": "orders",
             "_kafka_partition": 0,
@@ -113,6 +113,6 @@ def test_export_to_parquet_has_all_dead_letters(tmp_path: Path, monkeypatch: pyt
     ]
     written: list[int] = []
     with (tmp_path / "letters.parquet").open("wb") as file:
-        assert reading.write_parquet(file, iter(letters), written.append) == 5
-    assert pq.read_table(tmp_path / "letters.parquet").to_pylist() == letters
+        assert reading.write_parquet(file, iter(dead_letters), written.append) == 5
+    assert pq.read_table(tmp_path / "letters.parquet").to_pylist() == dead_letters
     assert written == [2, 2, 1]

@@ -461,6 +461,7 @@ def test_source_without_schemas_is_named_by_its_table() -> None:
         message = dms("insert", **{"schema-name": None})
         staged = staged_of(streaming("dms"), [message], native_decoder=native_decoder)
         ((cdc,),) = rows_of(staged, "_cdc")
+        assert isinstance(cdc, dict)
         assert cdc["source"] == "orders"
 
 
