@@ -20,6 +20,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
+
 from common.errors import BrokerError
 from common.kafka.reader import KafkaReader
 from common.remedies import CONFIG
@@ -67,6 +69,8 @@ class StreamSample:
     """By rule of `expect`."""
     stops: list[str] = field(default_factory=list)
     """Why partitions would be held; what follows in their samples is not tried."""
+    derived: Counter[str] = field(default_factory=Counter)
+    """How many rows have a value, by column of `derive`; those of tables that drop the column are not counted."""
     gained: StructType = NO_COLUMNS
     """The columns that the tables would gain, by route (rule 4)."""
 
@@ -96,9 +100,10 @@ class StreamSample:
                 self.violations.update(staged.violations)
                 self.records += staged.records
                 self.dead_letters.update(staged.dead_letters)
-                self.reasons.update(
-                    _without_values(text) for text in staged.rows[dead_letters_index]["error"].to_pylist()
-                )
+                tables = [*staged.rows, *(rows for _, rows in staged.routed)]
+                errors = tables.pop(dead_letters_index)["error"]
+                self.reasons.update(_without_values(text) for text in errors.to_pylist())
+                self._count_derived(tables)
         if self.census is not None:
             json_of = converter.json_of if isinstance(converter, StreamConverter) else None
             opened = opener_of(self.stream, json_of)
@@ -106,6 +111,12 @@ class StreamSample:
                 record = opened(value)
                 if record is not None:
                     self.census.add_text(record)
+
+    def _count_derived(self, tables: Sequence[pa.Table]) -> None:
+        for rows in tables:
+            for name in self.stream.shaping.derive:
+                if rows.num_rows and name in rows.column_names:
+                    self.derived[name] += rows.num_rows - rows[name].null_count
 
     def lines(self, alarm: float | None) -> Iterator[str]:
         """Text for operators; the first line starts with ``ok`` or with the problem."""
@@ -131,6 +142,7 @@ class StreamSample:
         for rule, count in self.violations.most_common():
             yield f"  {count:,} break the rule expect.{rule}"
         yield from (f"  {stop}" for stop in self.stops)
+        yield from (f"  no row has a value for derive.{name}" for name, count in self.derived.items() if not count)
         if self.census is not None and self.census.records:
             yield from self._fields(self.census)
 

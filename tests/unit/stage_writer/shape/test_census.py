@@ -100,6 +100,17 @@ def test_sample_reports_a_misspelled_column_and_dropped_fields() -> None:
     ]
 
 
+def test_sample_reports_a_derived_column_that_has_no_value_in_any_row() -> None:
+    derive = {"first": "tags[0]", "second": "tags[1]", "key": "tags[9]", "secret": "CAST(NULL AS INT)"}
+    converter = StreamConverter(stream_of(columns="id BIGINT, tags ARRAY<STRING>", derive=derive, drop=["secret"]))
+    sample = StreamSample(converter.stream, None)
+    sample.add(converter, [batch_of([b'{"id":1,"tags":["a"]}', b'{"id":2}', b'{"id":"x"}'])])
+    assert list(sample.lines(None))[2:] == [
+        "  no row has a value for derive.first",  # arrays count from 1
+        "  no row has a value for derive.key",  # although dead letters have a column of this name
+    ]
+
+
 def test_stream_is_sampled_and_its_dropped_fields_are_reported() -> None:
     dropped = DroppedFields(stream_of(columns="id INT"))
     first = dropped.sample(batch_of([b'{"id":1,"a":1}'] * FIRST).values)
