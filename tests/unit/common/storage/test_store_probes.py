@@ -32,6 +32,17 @@ def test_failed_probe_is_repeated_once(prove: Callable[[ObjectStore], None]) -> 
         prove(failing_store(2))
 
 
+def test_failed_probe_leaves_no_object() -> None:
+    def fail_later(request: str, _path: str) -> None:
+        if request == "create" and store.counts["create"] > 1:
+            raise StoreRefusedError("no rights")
+
+    store = TrappedStore(f"memory://{uuid.uuid4().hex}", before=fail_later)
+    with pytest.raises(StoreRefusedError):
+        prove_exclusive_create(store)
+    assert list(store.list("")) == []
+
+
 @pytest.mark.parametrize("prove", [prove_exclusive_create, prove_writable])
 def test_refused_probe_is_final(prove: Callable[[ObjectStore], None]) -> None:
     store = failing_store(2, StoreRefusedError)

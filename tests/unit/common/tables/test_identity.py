@@ -1,5 +1,7 @@
 """Which chains a table's txn actions belong to, where no commit names them."""
 
+import pytest
+
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.history import LoggedCommit
@@ -27,6 +29,16 @@ def test_chain_that_reads_the_partitions_of_others_takes_their_place() -> None:
     identity = TableIdentity(chains={orders: TableChain(0, Position(5)), other: TableChain(0, Position(7))})
     moved = identity.with_chains({joined: TableChain(0, Position(9))})
     assert moved == {other: TableChain(0, Position(7)), joined: TableChain(0, Position(9))}
+
+
+@pytest.mark.parametrize(("generation", "is_instead"), [(0, True), (1, True), (2, False)])
+def test_newer_generation_takes_the_place_of_a_chain_that_shares_its_partitions(
+    generation: int, *, is_instead: bool
+) -> None:
+    orders, joined = (TopicPartition(Topic(topic), Partition(0)) for topic in ("orders", "orders+payments"))
+    identity = TableIdentity(chains={joined: TableChain(1, Position(5))})
+    instead = identity.in_its_place(orders, generation, several_topics=True)
+    assert instead == (joined if is_instead else None)
 
 
 def test_chain_was_loaded_under_the_app_id_of_its_newest_commit() -> None:

@@ -408,6 +408,12 @@ def test_seeing_the_same_epoch_does_not_restart_the_wait() -> None:
     assert observed(watching(seen_s=100.0), Epoch(7), record(grant("other", 7)), 114.0) == watching(seen_s=100.0)
 
 
+def test_epoch_that_was_read_keeps_its_content() -> None:
+    """Another reading of it may be torn."""
+    torn = LeaseRecord.from_bytes(b"", LEASE_S)
+    assert observed(holding(5), Epoch(5), torn, 102.0) == holding(5)
+
+
 def test_lower_epoch_is_ignored() -> None:
     assert observed(watching(), Epoch(3), record(grant("me", 3)), 110.0) == watching()
     assert observed(holding(5), Epoch(4), record(grant("other", 4)), 102.0) == holding(5)

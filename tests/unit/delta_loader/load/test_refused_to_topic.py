@@ -312,6 +312,9 @@ def test_kafka_is_not_asked_while_nothing_more_is_refused(world: World) -> None:
     ids = TxnIds("orders", several_topics=False)
     assert [sends(stream, table, ids, {SOURCE: Position(end)}) for end in (9, 20)] == [1, 0]
     assert topic.begun == 1
+    late = sender(topic, FsspecStore(world.settings.stage.url), 2, 7)
+    assert [late(stream, table, ids, {SOURCE: Position(3)}) for _ in range(2)] == [0, 0]
+    assert topic.begun == 2, "the rest is not finished yet"
 
 
 def test_dead_letters_of_one_offset_that_are_more_than_fit_are_sent(

@@ -137,6 +137,20 @@ def _mute(tables: Broken, url: str) -> None:
     tables.loses_answers.add(url)
 
 
+def test_commit_still_names_the_newest_one_of_a_table_that_cannot_be_read(staging: Staging, tables: Broken) -> None:
+    def named() -> dict[str, int]:
+        return dict(tables.tables[staging.table].commits[-1].metadata.secondary_versions)
+
+    for start in (0, 10):
+        staging.flush(0, start, start + 10, routed={"a": [start]})
+        one_pass(staging, tables)
+    before = named()
+    tables.reads.add(staging.route("a"))
+    staging.flush(0, 20, 30)
+    one_pass(staging, tables)
+    assert (named(), len(before)) == (before, 1)
+
+
 @pytest.mark.parametrize("which", ["a", "b", "dead letters"])
 @pytest.mark.parametrize("how", [_unreadable, _not_created, _refusing, _mute])
 def test_broken_table_is_reported_and_holds_no_other(

@@ -1,5 +1,6 @@
 """State changes in a Kafka topic: the changes that markers name are restored, and no state stays there for long."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +12,17 @@ import structlog
 from common.errors import BrokerError, ConfigError, StoreError
 from common.metrics import Metrics
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.task_files import StateFiles, spans_of
+from common.stage.task_files import StateFileName, StateFiles, StateKind, spans_of
+from common.storage.chunks import ByteChunks
 from stage_writer.assignment import CHECK_HELD_EVERY_S
+from stage_writer.changelog.changelog import Appended, ChangelogMessage, TopicChangelog
 from stage_writer.changelog.topic import retention_s, snapshot_after_s, suitability_problem
 from stage_writer.changelog.watch import ChangelogWatch
 from stage_writer.partitions.state_renewal import StateRenewal
 from stage_writer.stage.staging import ObjectStage
 from stage_writer.tasks.shared import SnapshotsWhen
 from tests.builders import settings_of
+from tests.fakes.changelog import MemoryTopics
 from tests.fakes.counting import FIRST, World, counted
 from tests.fakes.group import HandClock, InTurn
 
@@ -71,6 +75,20 @@ def test_failed_write_is_retried_and_only_its_last_messages_are_read(tmp_path: P
 
 def offsets(span: Span) -> range:
     return range(span.start, span.end)
+
+
+def test_changes_are_as_old_as_the_first_of_their_messages() -> None:
+    clock = HandClock()
+    before_ms = clock.wall_ms()
+
+    class Slow(MemoryTopics):
+        def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[ChangelogMessage]) -> Appended:
+            clock.sleep_s(60)
+            return super().append(topic, task, pieces)
+
+    name = StateFileName(FIRST, Position(0), 0, "0", StateKind.CHANGES)
+    changes = TopicChangelog(Slow(), clock, Metrics()).write(CHANGES, "counts", name, ByteChunks([b"1"]))
+    assert changes.written_ms == before_ms
 
 
 def test_changes_written_by_a_lost_claim_belong_to_no_flush(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def test_expired_entries_are_not_found_from_the_exact_millisecond() -> None:
         stores.store("w").put("a", highest_ms, highest_ms)
         stores.store("s").put(Windowed("a", 5, highest_ms), highest_ms)
         assert stores.store("w").fetch("a", 11) == (11 if is_kept else None)
+        assert (11 in dict(stores.store("w").fetch_range("a"))) is is_kept
         assert stores.store("s").fetch_session(Windowed("a", 5, 11)) == (11 if is_kept else None)
 
 
