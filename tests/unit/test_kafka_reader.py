@@ -1,21 +1,22 @@
 """Range readers report config errors as every other client does, and no client waits forever."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka.admin import AdminClient, TopicDescription
 
 from common.errors import BrokerError, BrokerRefusedError, ConfigError, StoreError
 from common.kafka import reader
-from common.kafka.client import close_within, result_of
-from common.kafka.errors import LastClientError, broker_error, remedy
+from common.kafka.client import client_properties, close_within, refused_property, result_of, topic_id
+from common.kafka.errors import LastClientError, broker_error, member_error, remedy
 from common.settings import Settings
+from common.settings.section import Option
 from common.spans import Partition, Position, Topic, TopicPartition
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
 from stage_writer.replay.records import ReplayKafka
@@ -37,6 +38,8 @@ def test_refused_client_property_is_a_config_error(made: Callable[[Settings], ob
 class Silent:
     """A consumer without a broker, and the clock: each reading of it takes a while."""
 
+    code = KafkaError._TRANSPORT
+
     def __init__(self, reading_s: float) -> None:
         self.asked: list[float] = []
         self._look_s = reading_s
@@ -50,7 +53,7 @@ class Silent:
         assert topic is None
         self.asked.append(timeout)
         self._now_s += int(timeout * 1000) / 1000  # librdkafka's are whole milliseconds
-        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        raise KafkaException(KafkaError(self.code))
 
     def poll(self, timeout_s: float) -> None:
         assert timeout_s == 0
@@ -74,6 +77,26 @@ def test_refused_client_fails_within_seconds(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(KafkaException):
         reader.topics_of(cast("Consumer", consumer), 10.0, client_error)
     assert 2 <= sum(consumer.asked) < 3
+
+
+def test_error_that_is_no_missing_connection_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = Silent(0.0003)
+    consumer.code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    monkeypatch.setattr(reader, "time", consumer)
+    with pytest.raises(KafkaException):
+        reader.topics_of(cast("Consumer", consumer), 10.0, LastClientError())
+    assert len(consumer.asked) == 1
+
+
+def test_topic_that_this_user_may_not_see_is_an_error_and_a_missing_one_is_empty() -> None:
+    def partitions(error: KafkaError | None) -> list[int]:
+        topics = {"orders": SimpleNamespace(error=error, partitions={1: None, 0: None})}
+        consumer = SimpleNamespace(list_topics=lambda *_, **__: SimpleNamespace(topics=topics))
+        return reader.require_allowed(cast("Consumer", consumer), "orders", 1.0)
+
+    assert (partitions(None), partitions(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))) == ([0, 1], [])
+    with pytest.raises(KafkaException):
+        partitions(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
 
 
 class Reading:
@@ -123,23 +146,66 @@ class Record:
         return self.problem
 
 
-def read(monkeypatch: pytest.MonkeyPatch, records: int) -> list[int]:
-    """The offsets read of a range that ends at 5, whose last records an aborted transaction may have left out."""
+class Slow(Reading):
+    """The same, where each answer takes long."""
+
+    def consume(self, _most: int, _timeout_s: float) -> list[object]:
+        self._now_s += 20
+        end = Record(5, KafkaError(KafkaError._PARTITION_EOF))
+        return [self._answers.pop(0) if self._answers else end]
+
+
+ORDERS = TopicPartition(Topic("orders"), Partition(0))
+
+
+def reader_of(
+    monkeypatch: pytest.MonkeyPatch, records: int, kind: type[Reading] = Reading
+) -> tuple[reader.KafkaReader, Reading]:
     made: list[Reading] = []
 
     def consumer(properties: dict[str, object], **_: object) -> Reading:
-        made.append(Reading(properties, records))
+        made.append(kind(properties, records))
         return made[0]
 
     monkeypatch.setattr(reader, "Consumer", consumer)
-    kafka = reader.KafkaReader({"bootstrap.servers": "kafka:9092"}, 100)
+    not_the_user_s_to_set = {"enable.partition.eof": False}
+    kafka = reader.KafkaReader({"bootstrap.servers": "kafka:9092", **not_the_user_s_to_set}, 100)
     monkeypatch.setattr(reader, "time", made[0])
-    batches = kafka.messages(TopicPartition(Topic("orders"), Partition(0)), span(0, 5))
+    return kafka, made[0]
+
+
+def offsets(batches: Iterable[Sequence[Message]]) -> list[int]:
     return [int(message.offset() or 0) for batch in batches for message in batch]
+
+
+def read(monkeypatch: pytest.MonkeyPatch, records: int, kind: type[Reading] = Reading) -> list[int]:
+    """The offsets read of a range that ends at 5, whose last records an aborted transaction may have left out."""
+    kafka, _ = reader_of(monkeypatch, records, kind)
+    return offsets(kafka.messages(ORDERS, span(0, 5)))
 
 
 def test_range_ends_where_its_partition_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(monkeypatch, 3) == [0, 1, 2]
+    assert read(monkeypatch, 8) == [0, 1, 2, 3, 4], "and before the next range"
+
+
+def test_newest_records_end_where_their_partition_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka, consumer = reader_of(monkeypatch, 3)
+    assert offsets(kafka.newest({ORDERS: span(0, 5)})) == [0, 1, 2]
+    assert consumer.monotonic() < 1
+    kafka, consumer = reader_of(monkeypatch, 5, Slow)
+    assert offsets(kafka.newest({ORDERS: span(0, 5)})) == [0, 1, 2, 3, 4]
+    assert consumer.monotonic() == 5 * 20, "nothing is awaited after the last record"
+
+
+def test_slow_kafka_is_not_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch, 5, Slow) == [0, 1, 2, 3, 4]
+
+
+def test_error_among_the_records_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reading, "also", [Record(0, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))])
+    with pytest.raises(BrokerRefusedError, match="cannot read orders/0"):
+        read(monkeypatch, 3)
 
 
 def test_missing_permission_for_the_group_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +247,56 @@ def test_position_by_time_is_the_end_without_a_later_record(
     answers[0].error = KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
     with pytest.raises(BrokerError, match="cannot look up orders/0 by time"):
         kafka.position_at(orders, 1_000, Position(9))
+
+
+def test_cause_of_a_missing_connection_is_kept() -> None:
+    client_error = LastClientError()
+    client_error.record(KafkaError(KafkaError._RESOLVE))
+    client_error.record(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    assert client_error.name == "_RESOLVE"
+
+
+def test_certificate_that_the_brokers_reject_is_a_refusal() -> None:
+    fault = KafkaError(
+        KafkaError._TRANSPORT, "ssl://kafka:9092: SSL alert number 42 (after 3ms in state SSL_HANDSHAKE)"
+    )
+    error = broker_error("read", "kafka:9092", fault)
+    assert (type(error), "kafka.ssl.certificate.location" in error.remedy) == (BrokerRefusedError, True)
+    assert "3ms" not in error.problem, "so that a repeated problem has the same text"
+
+
+@pytest.mark.parametrize(
+    ("code", "right"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "READ the topic orders"),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "READ the consumer group writers"),
+    ],
+)
+def test_refused_member_of_a_group_names_the_missing_right(code: int, right: str) -> None:
+    error = member_error("kafka:9092", "writers", "orders", KafkaError(code))
+    assert (type(error), error.remedy) == (BrokerRefusedError, f"allow this user to {right}")
+
+
+def test_brokers_without_the_new_group_protocol_name_its_setting() -> None:
+    text = "ConsumerGroupHeartbeat is not supported by broker"
+    assert remedy("_UNSUPPORTED_FEATURE", text).startswith("remove kafka.group.protocol")
+    assert not remedy("_TRANSPORT", "Connection refused").startswith("remove kafka.group.protocol")
+
+
+def test_clients_other_than_consumers_have_no_properties_of_consumers() -> None:
+    kafka: dict[str, Option] = {"group.id": "writers", "fetch.min.bytes": 1, "check.crcs": True}
+    kafka["bootstrap.servers"] = "kafka:9092"
+    assert client_properties(kafka) == {"bootstrap.servers": "kafka:9092"}
+
+
+def test_file_that_librdkafka_cannot_read_is_named_with_what_opens_it() -> None:
+    remedies = [refused_property(f"ssl.{name}.location failed: error:05880020").remedy for name in ("key", "ca")]
+    assert ["kafka.ssl.key.password" in text for text in remedies] == [True, False]
+
+
+@pytest.mark.parametrize(("text", "known"), [("AAAAAAAAAAAAAAAAAAAAAA", None), (None, None), ("Ab3-", "Ab3-")])
+def test_zero_is_no_topic_id(text: str | None, known: str | None) -> None:
+    assert topic_id(cast("TopicDescription", SimpleNamespace(topic_id=text))) == known
 
 
 def test_refused_token_names_its_settings() -> None:

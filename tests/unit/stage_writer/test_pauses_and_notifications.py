@@ -1,10 +1,13 @@
 """A writer that is paused and resumed, and the notifications that it sends to loaders."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import structlog
+from confluent_kafka import KafkaError
+from structlog.testing import capture_logs
 
 from common import metrics as catalogue
 from common.errors import StoreError
@@ -12,9 +15,13 @@ from common.http.pages import Pausing
 from common.metrics import Metrics
 from common.spans import TopicPartition
 from common.storage.store import FsspecStore
+from stage_writer.notifications import topic
 from stage_writer.notifications.notifier import LoaderNotifier
+from stage_writer.notifications.topic import KafkaControlTopic
 from stage_writer.stage.staging import ObjectStage
+from tests.builders import required
 from tests.fakes.group import HandClock
+from tests.fakes.metrics import values
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
 
 
@@ -116,6 +123,73 @@ def test_no_notification_without_listeners(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10})
     world.steps(20)
     assert list(world.store.list("news/")) == []
+
+
+class Producer:
+    """Kafka's, whose answers a test gives."""
+
+    is_full = False
+
+    def __init__(self, properties: dict[str, object]) -> None:
+        self.properties = properties
+        self.callbacks: list[Callable[[KafkaError | None, object], None]] = []
+
+    def produce(self, *_: object, on_delivery: Callable[[KafkaError | None, object], None]) -> None:
+        if self.is_full:
+            raise BufferError
+        self.callbacks.append(on_delivery)
+
+    def answer(self, code: int | None = None) -> None:
+        self.callbacks.pop(0)(None if code is None else KafkaError(code), None)
+
+    def poll(self, timeout_s: float) -> None: ...
+
+    def flush(self, timeout_s: float) -> None: ...
+
+
+@pytest.fixture
+def control(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaControlTopic, Producer, Metrics]:
+    made: list[Producer] = []
+
+    def producer(properties: dict[str, object], **_: object) -> Producer:
+        made.append(Producer(properties))
+        return made[0]
+
+    monkeypatch.setattr(topic, "Producer", producer)
+    metrics = Metrics()
+    control = KafkaControlTopic({"bootstrap.servers": "kafka:9092"}, "control", structlog.get_logger(), metrics)
+    return control, made[0], metrics
+
+
+def test_failing_control_topic_is_logged_once(control: tuple[KafkaControlTopic, Producer, Metrics]) -> None:
+    notifications, producer, metrics = control
+    producer.is_full = True
+    with capture_logs() as logs:
+        assert [notifications.send("orders") for _ in range(3)] == [False] * 3
+    assert [line["log_level"] for line in logs] == ["warning"]
+    assert "too many messages wait for Kafka" in required(notifications.problem)
+    assert values(metrics)["stage_writer_control_topic_reached", ()] == 0
+
+
+def test_control_topic_is_relied_on_until_it_fails_and_again_once_it_works(
+    control: tuple[KafkaControlTopic, Producer, Metrics],
+) -> None:
+    notifications, producer, metrics = control
+    assert producer.properties["message.timeout.ms"] == 5_000
+    assert notifications.send("orders")
+    assert notifications.end(0.1) == {"orders"}, "the answer may not come any more"
+    producer.answer()
+    assert notifications.end(0.1) == set()
+    assert notifications.send("orders")
+    producer.answer(KafkaError._MSG_TIMED_OUT)
+    assert [notifications.undelivered() for _ in range(2)] == [{"orders"}, set()]
+    assert not notifications.send("orders"), "the stage has it, too"
+    producer.answer(KafkaError._MSG_TIMED_OUT)
+    assert notifications.undelivered() == set()
+    assert not notifications.send("orders")
+    producer.answer()
+    assert (notifications.problem, values(metrics)["stage_writer_control_topic_reached", ()]) == (None, 1)
+    assert notifications.send("orders")
 
 
 class Topic:
