@@ -195,7 +195,7 @@ def test_tables_that_were_rolled_back_together_are_replayed_together() -> None:
     restored = Restored()
     restored.roll_back(restored.stream.dead_letters)
     plans = restored.accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
-    assert {plan.event.url for plan in plans} == {restored.stream.dead_letters, restored.stream.table}
+    assert [plan.event.url for plan in plans] == [restored.stream.dead_letters, restored.stream.table]
     assert [plan.positions for plan in plans] == [{ORDERS: 10}] * 2
 
 

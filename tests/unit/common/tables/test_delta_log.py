@@ -17,8 +17,8 @@ from common.errors import TableError
 from common.storage.store import FsspecStore
 from common.tables.delta_log import clustering_columns, read_table_state
 from common.tables.files import referenced_files
-from common.tables.history import read_history, store_lines
-from common.tables.log_files import remove_torn_checkpoints
+from common.tables.history import LoggedCommit, read_history, store_lines
+from common.tables.log_files import is_torn, remove_torn_checkpoints
 from delta_loader.maintenance.live_files import live_files
 from delta_loader.ports import in_turn
 from tests.builders import required
@@ -386,6 +386,21 @@ def test_damaged_checkpoint_is_an_error_that_names_it(
     checkpoint.write_bytes(b"x" * (len(content) - 8) + content[-8:])
     with pytest.raises(TableError, match=f"{checkpoint.name} of the table's log cannot be read: "):
         read(store)
+
+
+@pytest.mark.parametrize("last", [b"[1]", b"7", b'{"add":'])
+def test_json_checkpoint_that_ends_without_an_action_is_torn(store: FsspecStore, last: bytes) -> None:
+    path = f"_delta_log/{0:020d}.checkpoint.{'0' * 8}-0000-0000-0000-{'0' * 12}.json"
+    store.write(path, b'{"checkpointMetadata":{"version":0}}\n' + last)
+    (checkpoint,) = store.list("_delta_log")
+    assert is_torn(store, checkpoint)
+
+
+@pytest.mark.parametrize(("operation", "restored"), [("RESTORE", 0), ("CLONE", None)])
+def test_only_a_restore_restores_a_version(operation: str, restored: int | None) -> None:
+    info = {"operation": operation, "operationParameters": {"version": 0}, "readVersion": True}
+    logged = LoggedCommit.of(3, info)
+    assert (logged.restored_version, logged.read_version) == (restored, None)
 
 
 def file_of(path: str, vector: str | None = None) -> dict[str, object]:

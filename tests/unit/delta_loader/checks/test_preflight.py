@@ -17,9 +17,11 @@ from common.settings.columns import KAFKA_FIELDS
 from common.settings.stream import Included
 from common.settings.values import Evolution
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.paused import Pause, StreamPart, pause
 from common.storage.store import FsspecStore
 from common.tables.changes import MergedBy
 from common.tables.commit_metadata import CommitMetadata
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from common.tables.identity import TableIdentity
 from common.tables.state import TableState
 from common.tables.table_features import appended_for, checks_of
@@ -519,3 +521,31 @@ def test_table_that_was_rolled_back_is_a_warning(staging: Staging) -> None:
     commit(store, 2, {"commitInfo": {"operation": "RESTORE", "operationParameters": {"version": 0}}})
     (history,) = (check for check in preflight(staging) if check.name == "history")
     assert (history.level, "bootstrap accept" in history.remedy) == (Level.WARNING, True)
+
+
+def test_stream_that_an_operator_has_paused_is_a_warning(staging: Staging) -> None:
+    pause(staging.store(staging.stage_url), Pause("orders", StreamPart.STAGING, 0, by="eve"))
+    (paused,) = (check for check in preflight(staging) if check.name == "paused")
+    assert (paused.level, paused.app_id) == (Level.WARNING, "orders")
+    assert ("by eve" in paused.message, "stage-writer resume" in paused.remedy) == (True, True)
+
+
+def with_history(store: FsspecStore, schema: str) -> None:
+    """A table with a load of the stream, whose rows were added."""
+    loaded = CommitMetadata("c", "orders", {TopicPartition(Topic("orders"), Partition(0)): span(0, 10)}, None)
+    metadata = {**METADATA["metaData"], "schemaString": schema, "partitionColumns": []}  # type: ignore[dict-item]
+    commit(store, 0, PROTOCOL, {"metaData": {**metadata, "configuration": {}}})
+    commit(store, 1, {"commitInfo": {"operation": "W", "userMetadata": loaded.to_json()}}, txn("orders-0", 9))
+
+
+def test_dead_letter_table_has_columns_of_its_own(staging: Staging) -> None:
+    with_history(staging.store(staging.dead_letters), schema_to_json(DEAD_LETTER_SCHEMA))
+    assert [check for check in preflight(staging) if check.app_id == "orders" and check.level is Level.ERROR] == []
+
+
+def test_route_table_that_was_not_merged_is_a_warning(staging: Staging) -> None:
+    merged = {"load": "merge", "merge": {"keys": ["id"], "tombstones": "ignore"}}
+    settings = routed_settings_for(staging, ["vip"], merged)
+    with_history(staging.store(staging.route("vip")), COLUMNS)
+    (check,) = (check for check in preflight(staging, settings=settings) if check.name == "merge")
+    assert (check.level, staging.route("vip") in check.message) == (Level.WARNING, True)

@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from threading import Event, Lock
 
 import pytest
@@ -121,6 +122,9 @@ def test_incompatible_stream_is_a_problem_until_it_is_fixed() -> None:
         world.stream = [UNFIT]
         world.readiness_check.check_again()
         assert len(world.problems()) == 1
+        world.stream = [replace(UNFIT, message="orders: the column at is not in it")]
+        world.readiness_check.check_again()
+        assert world.problems() == ["not ready to load: orders: the column at is not in it → ALTER TABLE"]
         world.stream = [Check("columns", Level.OK, "fine", "", "orders")]
         world.readiness_check.check_again()
     assert world.problems() == []

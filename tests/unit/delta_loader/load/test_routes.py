@@ -38,6 +38,7 @@ class Broken(MemoryDeltaTables):
         self.commits: set[str] = set()
         self.loses_answers: set[str] = set()
         self.order: list[str] = []
+        self.created: list[str] = []
 
     def state(self, url: str) -> TableState | None:
         if url in self.reads:
@@ -47,6 +48,7 @@ class Broken(MemoryDeltaTables):
     def create(self, url: str, shape: TableShape) -> None:
         if url in self.creates:
             raise AWAY
+        self.created.append(url)
         super().create(url, shape)
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
@@ -162,6 +164,7 @@ def test_broken_table_is_reported_and_holds_no_other(
     report = one_pass(staging, tables, marker_retention=0)
     assert url in required(report.failure).problem
     assert (report.held, rows(tables, staging.table)) == ({}, WHOLE[0])
+    assert (url in tables.created) is (how in (_refusing, _mute)), "one that cannot be read may exist"
     others = {staging.route("a"), staging.route("b"), staging.dead_letters} - {url}
     assert all(rows(tables, other) for other in others)
     # Nothing that it lacks is settled, however old.

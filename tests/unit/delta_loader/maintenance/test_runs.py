@@ -418,6 +418,11 @@ def test_tasks_are_split_by_the_bytes_they_rewrite() -> None:
     ]
 
 
+def test_task_has_two_hundred_partitions_at_most() -> None:
+    tasks = pieces(table(*(part(str(day), 20, 5) for day in range(201))), rules())
+    assert [len(task.partitions) for task in tasks] == [200, 1]
+
+
 def test_unpartitioned_table_is_one_task() -> None:
     whole = PartitionFacts((), 50, 50 * 10 * KIB, 30, 30 * 10 * KIB, NOW_MS)
     (piece,) = pieces(table(whole), rules())
@@ -458,6 +463,7 @@ def test_checkpoint_and_statistics_are_due() -> None:
     tasks = pieces(table(bare, log=log), rules())
     assert [piece.service for piece in tasks] == [Service.CHECKPOINT, Service.STATISTICS]
     assert tasks[1].why == "2 files without statistics, 2.0 GiB, 1.0 GiB of them now"
+    assert tasks[1].size_bytes == 2**30
 
 
 def vacuum(facts: TableFacts, **settings: object) -> tuple[tuple[MaintenanceTask, ...], tuple[str, ...]]:
