@@ -18,7 +18,8 @@ from common.settings import Settings, Stream
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.versions import AgreedColumns, agreed_columns, latest
 from common.storage.store import FsspecStore
-from common.tables.stream_columns import found_columns, with_columns_of_files
+from common.tables.state import TableState
+from common.tables.stream_columns import columns_as_agreed, found_columns, with_columns_of_files
 from delta_loader.load.report import StreamReport
 from delta_loader.service import LoaderService
 from stage_writer.columns.finding import ColumnDiscovery, ColumnFinder, columns_text
@@ -327,6 +328,14 @@ def test_table_strings_stay_plain_text_and_new_mixed_columns_are_json(tmp_path: 
     assert row == {"note": "n", "meta": {"code": "n", "unit": '"n"'}, "tags": ["n"], "extra": '"n"', "_rescued": None}
     assert new["extra"] == "7"
     assert world.counted() == (3, 1)  # a number for the table's STRING
+
+
+def test_given_format_precedes_an_inferred_one(tmp_path: Path) -> None:
+    (stream,) = settings_of(tmp_path, formats={"raw": "hex"}).streams
+    agreed = AgreedColumns("orders", 1, parse_ddl("raw STRING"), "from_records", 0, {"raw": "json"})
+    table = TableState(3, "id", schema_to_json(parse_ddl("raw BINARY")), (), {}, 1, 2, frozenset())
+    record = columns_as_agreed(stream, agreed, table).record
+    assert (record.columns, record.formats) == ("raw BINARY", {"raw": "hex"})
 
 
 def test_records_wait_until_columns_can_be_inferred(tmp_path: Path) -> None:

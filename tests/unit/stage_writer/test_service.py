@@ -640,6 +640,15 @@ def test_until_caught_up_ends_with_the_streams_that_it_left_out(
     assert world.spans() == [(0, 5)]
 
 
+def test_until_caught_up_fails_for_a_partition_that_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, {FIRST: 5, SECOND: 5})
+    world.store.write("done/orders/1/00000000000000000000.done", b'{"version": 99}')
+    must_end(world, monkeypatch)
+    with pytest.raises(HeldError, match="could be staged: marker done/orders/1/"):
+        world.writer.run(until_caught_up=True)
+    assert world.spans() == [(0, 5)]
+
+
 def test_until_caught_up_ends_for_a_partition_without_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, {FIRST: 5})
     world.group.holes = set(range(5))  # aborted transactions

@@ -5,6 +5,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, repeat
@@ -323,3 +324,28 @@ def test_head_has_no_body_and_a_large_post_body_is_refused(serve: Callable[..., 
     assert (b" 200 " in head, body) == (True, b"")
     for size, status in ((4096, 200), (4097, 413)):
         assert ask(server, "POST", "/pause", bearer(), b"x" * size)[0] == status
+
+
+def test_client_that_is_still_sending_is_not_cut_off(
+    serve: Callable[..., HttpServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many clients read the response only after their whole request."""
+    monkeypatch.setattr(http_server, "_DRAIN_WITHIN_S", WAIT_S)  # however busy the machine is
+    server, size = serve(), 20_000
+    head = f"POST /pause HTTP/1.0\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {2 * size}\r\n\r\n"
+    with connect(server, head.encode() + b"x" * size) as asking:
+        assert received(asking).startswith(b"HTTP/1.0 413 ")
+        for _ in range(20):
+            asking.sendall(b"x" * (size // 20))
+            time.sleep(0.01)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_service_may_listen_on_ipv6() -> None:
+    server = HttpServer("[::1]:0", Routes({"/hello": lambda: text_page(200, "hello")}))
+    try:
+        with socket.create_connection(("::1", server.port), WAIT_S) as asking:
+            asking.sendall(b"GET /hello HTTP/1.0\r\n\r\n")
+            assert received(asking).endswith(b"hello")
+    finally:
+        server.close()

@@ -173,3 +173,13 @@ def test_contradictory_sections_are_refused(stream: dict[str, object], problem: 
 def test_first_table_has_no_section() -> None:
     with pytest.raises(ConfigError, match=r"tables\[0\] is the main table.*write only its URL, and columns"):
         parse(with_stream(table=None, tables=[CLICK]).replace("  table: null\n", ""))
+
+
+@pytest.mark.parametrize("below", ["", "/dead"])
+def test_table_that_a_value_makes_may_not_have_another_below_it(below: str) -> None:
+    made = with_stream(route="city", route_table="/data/by/{route}", dead_letters=f"/data/by/a{below}")
+    if not below:
+        assert parse(made).streams
+        return
+    with pytest.raises(ConfigError, match="route_table may make a table around dead_letters"):
+        parse(made)

@@ -607,6 +607,10 @@ WRONG = {
     "uniform": (with_stream(uniform=["iceberg"]), ["uniform", "delta-iceberg", "remove uniform"]),
     "an unknown uniform format": (with_stream(uniform=["hudi"]), ["uniform", "iceberg"]),
     "an unknown load mode": (with_stream(load="copy"), ["load", "append"]),
+    "sorted by a column twice": (
+        with_stream(table_services={"z_order": ["id", "id"]}),
+        ["table_services.z_order has a column twice"],
+    ),
     "clustered and partitioned": (
         with_stream(cluster_by=["city"], partition_by=["city"]),
         ["cluster_by and partition_by", "remove one of them"],

@@ -226,6 +226,8 @@ def test_topic_of_the_same_name_with_another_id_is_held(pipeline: Pipeline) -> N
     for _ in range(2):
         report = pipeline.load("orders", staging=other)
         assert reasons(report) == {"orders/0": "other_topic"}
+        (seen,) = report.seen.values()
+        assert (seen.loaded, seen.waiting) == (None, 3), "the table's position is the other topic's"
     (held,) = report.held.values()
     assert "id B" in held.problem
     assert "id A" in held.problem

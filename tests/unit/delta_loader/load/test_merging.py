@@ -14,7 +14,7 @@ from common.settings.values import LoadSetting
 from common.spans import Position, Span
 from common.stage.markers import Marker, MarkerName, StagedFile, StagedTable, TableKind
 from common.storage.store import FsspecStore
-from common.tables.changes import MergeBy, MergedBy
+from common.tables.changes import MergeBy, MergedBy, made_fields
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from common.tables.state import TableState
@@ -33,6 +33,16 @@ from tests.fakes.streams import stream_of
 from tests.unit.delta_loader.inspect.test_verify import Rows
 
 BY = MergeBy(("id",), ("_kafka_topic", "_kafka_partition", "_kafka_offset"), None, None)
+
+
+def test_history_of_a_sequence_that_is_no_column_has_no_columns_of_its_own() -> None:
+    columns = parse_ddl("id BIGINT, at TIMESTAMP")
+    by = replace(BY, history=True)
+    assert [made_fields(columns, replace(by, sequence=name)) != () for name in (None, "at", "gone")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def file_of(low: Mapping[str, object] | None, high: Mapping[str, object] | None = None) -> StagedFile:

@@ -79,10 +79,15 @@ def test_event_becomes_its_after_image_or_the_deleted_row(
 
 
 def test_missing_source_fields_are_null() -> None:
+    of_mongodb = {"db": "a", "collection": "c"}
     decoded = decode(
-        [{"op": "c", "after": ROW}, event("c", None, ROW, source={"db": "a", "table": "b", "schema": None})]
+        [
+            {"op": "c", "after": ROW},
+            event("c", None, ROW, source={"db": "a", "table": "b", "schema": None}),
+            event("c", None, ROW, source=of_mongodb),
+        ]
     )
-    assert [row["_cdc"]["source"] for row in decoded.rows.to_pylist()] == [None, "a.b"]
+    assert [row["_cdc"]["source"] for row in decoded.rows.to_pylist()] == [None, "a.b", "a.c"]
 
 
 BAD: list[tuple[object, ErrorClass]] = [

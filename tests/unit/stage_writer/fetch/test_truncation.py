@@ -116,6 +116,12 @@ def test_record_that_is_still_there_is_skipped(reading: TruncationCase, known: M
     assert reading.consumer.offsets == [(99, 2)]
 
 
+def test_older_records_that_a_client_repeats_are_dropped(reading: TruncationCase) -> None:
+    assert reading.poll(record(97), record(98)) == ([], [], [])
+    assert reading.poll(record(99), record(100)) == ([100], [], [])
+    assert reading.consumer.offsets == [(99, 2)]
+
+
 @pytest.mark.parametrize("other", [record(99, timestamp_ms=5_001), record(99, epoch=3)], ids=["timestamp", "epoch"])
 def test_different_record_at_the_last_offset_is_a_truncation(reading: TruncationCase, other: Message) -> None:
     assert reading.poll(other, record(100)) == ([], [], []), (
