@@ -160,6 +160,21 @@ def test_restore_is_found_behind_any_number_of_commits(world: World, others: int
     assert world.begun(0) == [0, 10]
 
 
+def test_resolution_is_left_to_the_next_pass_once_the_loader_stops(world: World) -> None:
+    world.loads(0, 0, 10)
+    world.tables.others(world.url, 10, restores=0)
+    world.log_is_cleaned(10, 15)
+    world.staging.flush(0, 10, 20)
+    assert world.load() == {"orders/0": "history_unknown"}
+    world.go_on(15)
+    before = len(world.tables.tables[world.url].commits)
+    answers = iter([False, False])  # of the pass, and of the loop
+    required(world.running).run_pass(lambda: next(answers, True))
+    assert len(world.tables.tables[world.url].commits) == before
+    assert world.load() == {}
+    assert world.begun(0) == [0, 10]
+
+
 def test_log_that_begins_after_the_last_load_holds_new_loads(world: World) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 10, restores=0)
