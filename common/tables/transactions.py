@@ -90,7 +90,7 @@ class TxnIds:
 
         ``plain_topic`` is the topic of ids that name none.
         """
-        match = _ID.fullmatch(txn_id.removeprefix(self.app_id)) if txn_id.startswith(self.app_id) else None
+        match = _ID.fullmatch(txn_id.removeprefix(self.app_id))
         if match is None:
             return None
         partition = TopicPartition(Topic(match["topic"] or plain_topic), Partition(int(match["partition"])))
