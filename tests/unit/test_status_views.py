@@ -1,7 +1,8 @@
 """The services' status pages, from the real services with stages on a disk."""
 
 import json
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -42,11 +43,18 @@ from delta_loader.status.writers import IdleWriter, KafkaAnswers
 from delta_loader.tables.commits import CommitOutcome, TableCommit
 from delta_loader.web.serving import LoaderServing
 from delta_loader.web.view import LoaderView, WritersView
+from stage_writer.chain_end import Tail
+from stage_writer.decode.dependency import Dependency
 from stage_writer.notifications.notifier import LoaderNotifier
 from stage_writer.outbox.ports import Outlets
-from stage_writer.stage.staging import ObjectStage
+from stage_writer.partitions.flush_decision import FlushReason
+from stage_writer.partitions.partition import AssignedPartition, InFlightFlush, StartingPartition
+from stage_writer.stage.staging import Job, ObjectStage
+from stage_writer.web import serving as writer_serving
+from stage_writer.web.serving import WriterServing
 from stage_writer.web.view import WriterView
 from stage_writer.web.worker_pool_pages import merged_status, status_from_json
+from tests.builders import required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
 from tests.fakes.loading import loader_for, settings_for
@@ -108,6 +116,7 @@ def test_writer_shows_read_and_staged_positions_and_its_lag(tmp_path: Path) -> N
     page.world.steps(1)
     status = page.look()
     assert rows(status)["orders/0"][1] == (0, 10, 10)
+    assert gauges(page.metrics, "stage_writer_lag_records") == {"0": 10, "1": 0}, "until it is staged"
     page.world.steps(8)
     status = page.look()
     assert rows(status) == {
@@ -121,9 +130,74 @@ def test_writer_shows_read_and_staged_positions_and_its_lag(tmp_path: Path) -> N
     page.world.clock.now_s += 7
     status = page.look()
     assert rows(status)["orders/0"][2] == Lag(15, 7.0)
+    assert status.streams[0].stops[2].lag == Lag(0, 7.0)
     assert gauges(page.metrics, "stage_writer_lag_records") == {"0": 15, "1": 0}
     assert gauges(page.metrics, "stage_writer_lag_seconds") == {"0": 7, "1": 0}
     assert gauges(page.metrics, "stage_writer_kafka_end_position") == {"0": 25, "1": 0}
+
+
+def test_writer_shows_its_newest_flush_first(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10})
+    page.world.steps(8)
+    page.world.group.ends[FIRST] = 25
+    page.world.steps(8)
+    assert [event.what for event in page.look().events] == ["orders/0 [10, 25)", "orders/0 [0, 10)"]
+
+
+def test_end_of_a_partition_is_never_before_what_was_read(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10})
+    page.history.observe({FIRST: Position(4)}, page.now_s)
+    page.world.steps(1)
+    assert rows(page.view.status(page.world.writer.snapshot()))["orders/0"][1] == (0, 10, 10)
+
+
+def test_partition_whose_chain_is_being_read_is_shown(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10})
+    page.world.steps(1)
+    snapshot = page.world.writer.snapshot()
+    (assigned,) = snapshot.assigned
+    starting = replace(snapshot, assigned=(), starting={FIRST: cast("StartingPartition", assigned)})
+    (row,) = page.view.status(starting).partitions
+    assert (row.stream, row.state, row.note) == ("orders", State.WAITING, "its chain is being read")
+
+
+def test_partition_that_another_writer_has_is_no_longer_measured(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10, SECOND: 0})
+    page.world.steps(1)
+    page.look()
+    page.world.writer.revoked([SECOND])
+    page.look()
+    for name in ("lag_records", "lag_seconds", "kafka_end_position"):
+        assert gauges(page.metrics, f"stage_writer_{name}").keys() == {"0"}
+
+
+def test_stream_is_behind_by_its_own_latency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    histories: list[EndHistory] = []
+
+    def watch(*_: object, history: EndHistory, **__: object) -> object:
+        histories.append(history)
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(writer_serving, "EndWatch", watch)
+    page = WriterPage(tmp_path, {FIRST: 10})
+    world = World(tmp_path, {FIRST: 10}, flush_after="1h")
+    world.steps(8)
+    settings = world.settings.model_copy(
+        update={"writer": world.settings.writer.model_copy(update={"http": "127.0.0.1:0"})}
+    )
+    log, clock = structlog.get_logger(), world.clock
+    served = WriterServing(
+        settings, world.writer, page.pausing, page.paused, clock=clock, log=log, metrics=page.metrics
+    )
+    try:
+        for wait_s, state in ((7_200, "well"), (7_200, "behind")):
+            histories[0].observe({FIRST: Position(25)}, clock.now_s)
+            clock.now_s += wait_s
+            with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/status.json", timeout=60) as answer:
+                (row,) = json.loads(answer.read())["partitions"]
+            assert row["state"] == state
+    finally:
+        served.close()
 
 
 def test_writer_shows_why_a_partition_is_held_and_the_remedy(tmp_path: Path) -> None:
@@ -139,6 +213,9 @@ def test_writer_shows_why_a_partition_is_held_and_the_remedy(tmp_path: Path) -> 
     assert "upgrade" in problem.remedy
     assert status.streams[0].level is ProblemLevel.ERROR
     assert gauges(page.metrics, "stage_writer_held_partitions") == {"newer_marker": 1}
+    page.world.writer.revoked([FIRST])
+    page.look()
+    assert gauges(page.metrics, "stage_writer_held_partitions") == {}
 
 
 def test_writer_shows_topics_that_it_reads_for_no_stream(tmp_path: Path) -> None:
@@ -157,6 +234,68 @@ def test_writer_shows_topics_that_it_reads_for_no_stream(tmp_path: Path) -> None
 def attach(page: WriterPage, **parts: object) -> None:
     writer = page.world.writer
     writer._attachments = replace(writer._attachments, **parts)  # type: ignore[arg-type]
+
+
+def test_writer_that_has_not_joined_its_group_knows_nothing_yet(tmp_path: Path) -> None:
+    status = WriterPage(tmp_path, {FIRST: 10}).look()
+    assert (status.state, status.is_known) == ("joining the group", False)
+
+
+def test_writer_shows_what_fails_around_it(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10})
+    page.world.steps(1)
+    failing = replace(page.world.writer.snapshot(), is_failing=True, changelogs=("it is compacted",))
+    assert [(problem.level, problem.title) for problem in page.view.status(failing).problems] == [
+        (ProblemLevel.WARNING, "The store or Kafka fails"),
+        (ProblemLevel.ERROR, "A changelog topic does not retain state"),
+    ]
+
+
+def test_writer_shows_what_each_partition_does(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10})
+    page.world.steps(1)
+    snapshot = page.world.writer.snapshot()
+    (assigned,) = snapshot.assigned
+    job, tail = cast("Job", SimpleNamespace(memory_bytes=7)), cast("Tail", SimpleNamespace(end=Position(5)))
+    flushing = replace(assigned, in_flight=InFlightFlush(job, FlushReason.AGE, 0.0, None), tail=tail)
+    away = cast("Dependency", SimpleNamespace(error=ConfigError("the registry is away", "start it")))
+
+    def shown(assigned: AssignedPartition, paused: Collection[TopicPartition] = ()) -> Status:
+        backpressure = replace(snapshot.backpressure, paused=frozenset(paused))
+        return page.view.status(replace(snapshot, assigned=[assigned], backpressure=backpressure))
+
+    def row(assigned: AssignedPartition, paused: Collection[TopicPartition] = ()) -> tuple[State, object, str]:
+        (row,) = shown(assigned, paused).partitions
+        return row.state, row.positions[:2], row.note
+
+    assert row(flushing) == (State.FLUSHING, (5, 10), "flush for age")
+    assert shown(flushing).figures[0].value == assigned.buffer.memory_bytes + 7
+    assert row(flushing, [FIRST]) == (State.PAUSED, (5, 10), "not read now")
+    assert row(replace(assigned, taken=Position(12))) == (State.WELL, (0, 12), "")
+    waiting = replace(assigned, wait=away)
+    assert row(waiting, [FIRST]) == (State.WAITING, (0, 10), "the registry is away")
+    assert [problem.title for problem in shown(waiting).problems] == ["orders/0 waits"]
+    page.history.observe({FIRST: Position(40)}, page.now_s - 5_000)
+    assert [row(assigned)[0], row(assigned, [FIRST])[0]] == [State.BEHIND, State.PAUSED]
+
+
+def test_paused_stream_of_a_writer_is_a_warning(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10})
+    page.world.steps(1)
+    page.paused.pause("orders", "an operator")
+    status = page.look()
+    assert [problem.title for problem in status.problems] == ["orders is paused"]
+    assert (status.streams[0].level, status.streams[0].way[-8:]) == (ProblemLevel.WARNING, ", paused")
+
+
+def test_most_frequent_dead_letters_are_shown_first(tmp_path: Path) -> None:
+    writer, loader = WriterPage(tmp_path / "writer", {FIRST: 10}), LoaderPage(tmp_path / "loader")
+    loader.load()
+    counts = {("orders", "not_json"): 1, ("orders", "wrong_type"): 2}
+    writer.world.writer.snapshot().telemetry.dead_letters.update(counts)
+    loader.service.stats.dead_letters = counts
+    for page in (writer, loader):
+        assert [letters.count for letters in page.look().dead_letters] == [2, 1]
 
 
 def test_undelivered_records_for_kafka_topics_are_shown(tmp_path: Path) -> None:
@@ -238,10 +377,12 @@ def test_workers_are_merged_into_one_page() -> None:
 
 
 class LoaderPage:
-    def __init__(self, folder: Path, tables: MemoryDeltaTables | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, folder: Path, tables: MemoryDeltaTables | None = None, clock: Clock | None = None, **stream: object
+    ) -> None:
         self.staging = Staging.below(folder)
         self.metrics, self.history = Metrics(), EndHistory()
-        self.settings = settings_for(self.staging)
+        self.settings = settings_for(self.staging, stream)
         clock, log = clock or SystemClock(), structlog.get_logger()
         self.pausing = Pausing(clock, log, self.metrics, catalogue.LOADER_PAUSED_BY_REQUEST)
         self.paused = paused_streams([stream.app_id for stream in self.settings.streams], metrics=self.metrics)
@@ -297,7 +438,8 @@ def healthcheck(page: LoaderPage) -> tuple[int, str]:
 def test_starting_loader_refuses_load_requests(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     for loader, status in ((None, 503), (page.ready, 202)):
-        assert LoaderServing(page.pausing, page.paused, loader=loader).load({}).status == status
+        for query in ({}, {"wait": ""}, {"wait": "0"}):
+            assert LoaderServing(page.pausing, page.paused, loader=loader).load(query).status == status
 
 
 @pytest.mark.parametrize(
@@ -433,6 +575,45 @@ def test_loader_shows_fields_that_no_column_takes(tmp_path: Path) -> None:
     assert problem.problem == "of 40 sampled records, fields that no column takes: sku (40)"
 
 
+def test_fields_that_a_stream_drops_on_purpose_are_no_problem(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path, unknown_fields="ignore")
+    page.staging.undeclared = UndeclaredFields(20, {"sku": 20})
+    page.staging.flush(0, 0, 10)
+    assert page.load().problems == ()
+
+
+def test_age_of_the_oldest_waiting_marker_is_the_lag(tmp_path: Path) -> None:
+    clock = HandClock(Staging.created_ms / 1000 + 90)
+    page = LoaderPage(tmp_path, clock=clock)
+    page.staging.flush(0, 5, 8)
+    page.staging.flush(0, 20, 22)
+    status = page.load()
+    waited_s = 90 - 0.02  # the fake stage creates the marker of position 20 after 20 ms
+    assert rows(status)["orders/0"] == (State.HELD, (8, 22, None), Lag(14, waited_s))
+    assert gauges(page.metrics, "delta_loader_lag_seconds") == {"0": waited_s}
+    assert clock.wall_ms() in [figure.value for figure in status.figures], "when the last load ended"
+    for end, shown in ((10, 22), (30, 30)):
+        page.history.observe({page.staging.source(0): Position(end)}, clock.now_s)
+        assert rows(page.look())["orders/0"] == (State.HELD, (8, 22, shown), Lag(end - 8, waited_s))
+
+
+def test_worst_problems_are_shown_first(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.load()
+    (entry,) = page.service.stats.entries.values()
+    page.service.stats.entries = {"orders": replace(entry, left_out=2)}
+    check = StreamChecks("orders").error("columns", "the column id is not in it", "ALTER TABLE")
+    note = StreamChecks("orders").warning("vacuum", "its files are kept for 1 day", "raise it")
+    readiness = cast("ReadinessCheck", SimpleNamespace(problems=(), not_ready=(check, note)))
+    page.loader = page.ready = replace(page.ready, readiness_check=readiness)
+    status = page.look()
+    assert [problem.title for problem in status.problems] == [
+        "orders is not ready to load",
+        "orders has tables that were left out",
+    ]
+    assert status.streams[0].way.endswith(", 2 tables left out")
+
+
 def test_loader_shows_partitions_held_by_writers_and_the_remedy(tmp_path: Path) -> None:
     """Kafka had lost the records before the stage was read."""
     clock = HandClock()
@@ -453,9 +634,28 @@ def test_loader_shows_partitions_held_by_writers_and_the_remedy(tmp_path: Path) 
     assert code == 200, "the loader itself is healthy"
     assert "orders/0 is held by its writers" in text
     assert "→ restore them, or skip them with `bootstrap skip" in text
+    page.paused.pause("orders", "an operator")
+    assert page.look().streams[0].level is ProblemLevel.ERROR, "and no warning"
+    page.paused.resume("orders")
     clock.now_s += 5_000  # what is held waits, too
     page.history.observe({first: Position(40), second: Position(10)}, clock.now_s)
     assert page.load().problems == (problem,)
+
+
+def test_partition_held_by_both_services_shows_the_loader_s_reason(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.staging.flush(0, 5, 8)
+    page.staging.flush(0, 20, 22)
+    source = page.staging.source(0)
+    page.history.observe({source: Position(40)}, SystemClock().monotonic_s())
+    page.kafka.firsts.observe({source: Position(25)}, SystemClock().monotonic_s())
+    status = page.load()
+    assert [problem.title for problem in status.problems] == [
+        "orders/0 is held (gap)",
+        "orders/0 is held by its writers (gone from kafka)",
+    ]
+    (row,) = status.partitions
+    assert "nothing is staged for the positions [8, 20)" in row.note
 
 
 def test_lag_that_the_last_pass_could_not_read_is_not_shown(tmp_path: Path) -> None:
@@ -475,9 +675,12 @@ def test_standby_shows_the_lag_of_a_stream_that_another_loader_loads(tmp_path: P
     page.staging.flush(0, 0, 10)
     lease = SimpleNamespace(problem=None, holder="host-2", held=frozenset, elsewhere=frozenset({"orders"}))
     page.loader = page.ready = replace(page.ready, lease=cast("LoaderLease", lease))
+    page.kafka.firsts.observe({page.staging.source(0): Position(25)}, SystemClock().monotonic_s())
     page.service.inspect(page.ready.loaded_elsewhere)
     page.service.collect()
     status = page.look()
+    assert status.problems == (), "the loader that loads shows those of the writers"
+    assert status.verdict.startswith("Another loader holds the lease")
     assert (status.state, status.is_known) == ("standing by for host-2", False)
     assert rows(status)["orders/0"] == (State.BEHIND, (None, 10, None), Lag(10, rows(status)["orders/0"][2].seconds))
     assert "loaded by another loader" in status.streams[0].way
@@ -564,6 +767,17 @@ def test_records_that_wait_in_kafka_for_long_are_a_warning(tmp_path: Path) -> No
     page.staging.flush(0, 10, 30)
     page.staging.flush(1, 0, 7)
     assert page.load().problems == ()
+
+
+def test_records_may_wait_for_the_stream_s_own_latency(tmp_path: Path) -> None:
+    clock = HandClock()
+    page = LoaderPage(tmp_path, clock=clock, flush_after="1h")
+    page.staging.flush(0, 0, 10)
+    page.load()
+    page.history.observe({page.staging.source(0): Position(30)}, clock.now_s)
+    for passed_s, problems in ((1_800, 0), (18_000, 1)):
+        clock.now_s += passed_s
+        assert len(page.load().problems) == problems
 
 
 def test_end_of_a_transaction_is_not_a_waiting_record(tmp_path: Path) -> None:
@@ -681,6 +895,7 @@ def test_loader_shows_the_results_of_its_last_pass(tmp_path: Path) -> None:
     [flow] = status.streams
     assert (flow.held, flow.level, flow.partitions) == (1, ProblemLevel.ERROR, 2)
     assert [stop.lag and stop.lag.records for stop in flow.stops] == [None, 2, 14]
+    assert (required(flow.stops[2].lag).seconds or 0) > 0, "that of the partition that waits"
     assert gauges(page.metrics, "delta_loader_kafka_lag_records") == {"0": 2, "1": 14}
     assert gauges(page.metrics, "delta_loader_lag_seconds")["0"] == 0
     assert gauges(page.metrics, "delta_loader_lag_seconds")["1"] > 0

@@ -267,6 +267,18 @@ def test_markers_over_an_hour_younger_than_the_log_were_not_loaded(younger_ms: i
     assert unknown_positions(oldest, placed, {}, frozenset) is None, "an operator's marker loads nothing"
 
 
+@pytest.mark.parametrize(
+    ("others", "generations", "is_unknown"), [({P0}, {}, True), ({P1}, {}, False), ({P0}, {P0: 1}, False)]
+)
+def test_position_may_be_another_topic_s_that_the_stage_has(
+    others: set[TopicPartition], generations: dict[TopicPartition, int], *, is_unknown: bool
+) -> None:
+    numbers = {partition.partition for partition in others}
+    placed = {P0: (Position(10), [flush(0, 10)])}
+    unknown = unknown_positions(other(5), placed, generations, lambda: numbers, loads=False)
+    assert (unknown is not None) == is_unknown
+
+
 def test_expired_txn_and_recreated_table_are_distinguished() -> None:
     past = own_history(newest_first(CREATED, own(1, (P0, 0, 10), (P1, 0, 5)), SECOND), "orders")
     (rollback,) = without_txn(past, [P0], [], {})

@@ -530,17 +530,47 @@ def test_stream_that_an_operator_has_paused_is_a_warning(staging: Staging) -> No
     assert ("by eve" in paused.message, "stage-writer resume" in paused.remedy) == (True, True)
 
 
-def with_history(store: FsspecStore, schema: str) -> None:
+def with_history(store: FsspecStore, schema: str, **properties: str) -> None:
     """A table with a load of the stream, whose rows were added."""
     loaded = CommitMetadata("c", "orders", {TopicPartition(Topic("orders"), Partition(0)): span(0, 10)}, None)
     metadata = {**METADATA["metaData"], "schemaString": schema, "partitionColumns": []}  # type: ignore[dict-item]
-    commit(store, 0, PROTOCOL, {"metaData": {**metadata, "configuration": {}}})
+    configuration = {f"delta.{name}": value for name, value in properties.items()}
+    commit(store, 0, PROTOCOL, {"metaData": {**metadata, "configuration": configuration}})
     commit(store, 1, {"commitInfo": {"operation": "W", "userMetadata": loaded.to_json()}}, txn("orders-0", 9))
 
 
 def test_dead_letter_table_has_columns_of_its_own(staging: Staging) -> None:
     with_history(staging.store(staging.dead_letters), schema_to_json(DEAD_LETTER_SCHEMA))
     assert [check for check in preflight(staging) if check.app_id == "orders" and check.level is Level.ERROR] == []
+
+
+@pytest.mark.parametrize("which", ["dead letters", "route"])
+def test_vacuum_of_a_secondary_table_is_checked_too(staging: Staging, which: str) -> None:
+    url = staging.dead_letters if which == "dead letters" else staging.route("vip")
+    schema = schema_to_json(DEAD_LETTER_SCHEMA) if which == "dead letters" else COLUMNS
+    with_history(staging.store(url), schema, deletedFileRetentionDuration="interval 1 hours")
+    checks = preflight(staging, settings=routed_settings_for(staging, ["vip"]))
+    assert [check.level for check in checks if check.name == "vacuum" and url in check.message] == [Level.WARNING]
+
+
+def test_incompatible_route_table_is_an_error_of_its_stream(staging: Staging) -> None:
+    text = schema_to_json(StructType((Field("id", Primitive.STRING), *KAFKA_FIELDS)))
+    with_history(staging.store(staging.route("vip")), text)
+    (error,) = (
+        check
+        for check in preflight(staging, settings=routed_settings_for(staging, ["vip"]))
+        if check.level is Level.ERROR
+    )
+    assert (error.name, error.app_id, staging.route("vip") in error.message) == ("columns", "orders", True)
+
+
+def test_topic_that_a_stream_no_longer_reads_is_reported(staging: Staging) -> None:
+    Staging(staging.root, "orders_old").flush(0, 0, 10)
+    stage = staging.store(staging.stage_url)
+    checker = Preflight(settings_for(staging), stage, Stage(stage, in_turn), staging.store, lambda _: {}, SystemClock())
+    for checks in (checker.checks(), checker.stream_checks("orders")):
+        (topics,) = (check for check in checks if "orders_old" in check.message)
+        assert (topics.name, topics.app_id) == ("topics", "orders")
 
 
 def test_route_table_that_was_not_merged_is_a_warning(staging: Staging) -> None:
