@@ -120,6 +120,16 @@ def test_step_returns_the_delay_until_the_next(store: Store, clock: HandClock) -
     assert loader.step() == LEASE_S / 3 - 1
 
 
+def test_grant_counts_from_before_its_request(store: Store, clock: HandClock) -> None:
+    """Another loader may see the epoch as soon as the store has it, even if its response takes long."""
+    store.before_create = lambda _: clock.sleep_s(5)
+    loader = holder(store, "first", clock)
+    clock.sleep_s(LEASE_S - 5 - 1)
+    assert loader.held() == ORDERS
+    clock.sleep_s(1)
+    assert loader.held() == frozenset()
+
+
 def test_only_the_holder_deletes_stale_epochs(store: Store, clock: HandClock) -> None:
     first, second = holder(store, "first", clock), contender(store, "second", clock)
     for _ in range(3):
