@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from common.spans import TopicPartition
 from delta_loader.load.context import LoadContext
+from delta_loader.load.settle import unknown_partitions
 from delta_loader.plan.held import Held, unknown_partition
 from delta_loader.plan.plan import Limits, Load, Loadable, Overlap, Run, has_mixed, plan_load
 
@@ -17,7 +18,8 @@ def plan(context: LoadContext, lost: Mapping[TopicPartition, Held], limits: Limi
 
 
 def _runs(context: LoadContext, lost: Mapping[TopicPartition, Held]) -> dict[TopicPartition, Loadable]:
-    chains, unknown = context.chains(), context.unknown_partitions
+    chains = context.chains()
+    unknown = unknown_partitions(chains.markers, context.partitions)
     runs: dict[TopicPartition, Loadable] = {}
     for partition, listed in context.listing.items():
         if partition in unknown:
