@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import cast
 from urllib.parse import unquote
 
+from common.json_value import members_of
 from common.spans import Span, TopicPartition
 from common.stage.merged import kafka_topic
 from common.tables.history import LoggedCommit
@@ -108,8 +109,7 @@ def _actions(data: bytes) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _words(information: Mapping[str, object]) -> str:
-    parameters = information.get("operationParameters")
-    given = cast("dict[str, object]", parameters) if isinstance(parameters, dict) else {}
+    given = members_of(information.get("operationParameters"))
     parameters = [f"{key} {given[key]}" for key in _PARAMETERS if given.get(key) not in (None, "", "[]")]
     words = ", ".join([str(information.get("operation", "an unknown operation")), *parameters])
     return words if len(words) <= _LONGEST_WORDS else f"{words[:_LONGEST_WORDS]}…"
