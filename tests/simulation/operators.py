@@ -44,20 +44,24 @@ class GivenUpPositions:
 
     def may_be_undelivered(self, partition: TopicPartition, offset: int) -> bool:
         """Whether a topic may lack what the tables have of the record."""
-        return any(start <= offset < end for start, end in self.passed.get(partition, ()))
+        return _is_within(self.passed.get(partition, ()), offset)
 
     def pass_over(self, state: PartitionState, end: int) -> None:
         self.passed.setdefault(state.partition, []).append((int(state.chain.end or 0), end))
 
     def has(self, partition: TopicPartition, offset: int) -> bool:
         """Whether its record may be missing."""
-        return any(start <= offset < end for start, end in self.spans.get(partition, ()))
+        return _is_within(self.spans.get(partition, ()), offset)
 
     def give(self, partition: TopicPartition, start: int, end: int) -> None:
         self.spans.setdefault(partition, []).append((start, end))
 
     def want(self, partition: TopicPartition, start: int) -> None:
         self.spans[partition] = [(first, min(end, start)) for first, end in self.spans.get(partition, ())]
+
+
+def _is_within(spans: Iterable[tuple[int, int]], offset: int) -> bool:
+    return any(start <= offset < end for start, end in spans)
 
 
 @dataclass(slots=True)
