@@ -20,7 +20,7 @@ MAX_POSITION = 2**63 - 1
 
 
 class TopicPartition(NamedTuple):
-    """A tuple, because nearly every map has it as its key: a tuple's hash and comparison are a third of the time."""
+    """A tuple, because nearly every map has it as its key: tuples are hashed and compared in C."""
 
     topic: Topic
     partition: Partition
