@@ -1,5 +1,6 @@
 """The services' status pages, from the real services with stages on a disk."""
 
+import http.client
 import json
 import urllib.request
 from collections.abc import Collection, Sequence
@@ -171,7 +172,7 @@ def test_partition_that_another_writer_has_is_no_longer_measured(tmp_path: Path)
         assert gauges(page.metrics, f"stage_writer_{name}").keys() == {"0"}
 
 
-def test_stream_is_behind_by_its_own_latency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writers_server_knows_its_streams_latencies_its_readiness_and_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     histories: list[EndHistory] = []
 
     def watch(*_: object, history: EndHistory, **__: object) -> object:
@@ -183,7 +184,7 @@ def test_stream_is_behind_by_its_own_latency(tmp_path: Path, monkeypatch: pytest
     world = World(tmp_path, {FIRST: 10}, flush_after="1h")
     world.steps(8)
     settings = world.settings.model_copy(
-        update={"writer": world.settings.writer.model_copy(update={"http": "127.0.0.1:0"})}
+        update={"writer": world.settings.writer.model_copy(update={"http": "127.0.0.1:0", "http_token": "t" * 16})}
     )
     log, clock = structlog.get_logger(), world.clock
     served = WriterServing(
@@ -196,6 +197,13 @@ def test_stream_is_behind_by_its_own_latency(tmp_path: Path, monkeypatch: pytest
             with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/status.json", timeout=60) as answer:
                 (row,) = json.loads(answer.read())["partitions"]
             assert row["state"] == state
+        world.writer.assignment.joined = False
+        for request, status in (("GET /healthcheck", 200), ("GET /ready", 503), ("POST /pause", 401)):
+            method, path = request.split()
+            connection = http.client.HTTPConnection("127.0.0.1", required(served.port), timeout=60)
+            connection.request(method, path)
+            assert (request, connection.getresponse().status) == (request, status)
+            connection.close()
     finally:
         served.close()
 
@@ -810,6 +818,8 @@ def test_idle_report_explains_a_partition_without_a_chain(tmp_path: Path) -> Non
     page.kafka.firsts.observe({partition: Position(0)}, clock.now_s)
     page.history.observe({partition: Position(7)}, clock.now_s)
     clock.now_s += 5000
+    page.loader = page.ready
+    assert page.look().problems == (), "the stage was not read yet"
     assert [problem.title for problem in page.load().problems] == ["orders/0 waits to be staged"]
     for began in (0, 7):
         page.kafka.idle = (IdleWriter(partition, Position(began), clock.now_s),)

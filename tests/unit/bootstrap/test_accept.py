@@ -68,11 +68,12 @@ def test_replay_rewinds_the_chain_where_its_markers_end() -> None:
     assert resolution.rewind is not None
     assert (resolution.position, resolution.staged_to, resolution.rewind.position) == (20, 30, 30)
     assert [marker.name.start for marker in resolution.rewind.put_aside] == [45, 30]
-    settled = state(chain_of(30, 45), table=45)
-    (resolution,) = plan_replay(rollback_event(), [settled], AUTHOR, complete).partitions
-    assert resolution.rewind is not None
-    assert (resolution.position, resolution.rewind.position) == (20, 20)
-    assert required(resolution.rewind.marker).span == Span(Position(19), Position(20))
+    for table in (45, None):  # where it continues is in the resolution
+        settled = state(chain_of(30, 45), table=table)
+        (resolution,) = plan_replay(rollback_event(), [settled], AUTHOR, complete).partitions
+        rewind_plan = required(resolution.rewind)
+        assert (resolution.position, rewind_plan.position, rewind_plan.chain_start) == (20, 20, None)
+        assert required(rewind_plan.marker).span == Span(Position(19), Position(20))
 
 
 def test_replay_names_the_records_that_kafka_no_longer_has() -> None:

@@ -3,7 +3,7 @@
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,8 +80,9 @@ def contender(
     *,
     lease_s: float = LEASE_S,
     metrics: Metrics | None = None,
+    more_topics: Sequence[str] = (),
 ) -> LoaderLease:
-    log, topics = structlog.get_logger(), {stream: [stream] for stream in streams.split()}
+    log, topics = structlog.get_logger(), {stream: [stream, *more_topics] for stream in streams.split()}
     return LoaderLease(store, clock, name, lease_s, topics, log=log, metrics=metrics or Metrics())
 
 
@@ -176,6 +177,16 @@ def test_first_of_several_holders_by_name_is_reported(store: Store, clock: HandC
     loader = contender(store, "me", clock, "orders returns")
     loader.step()
     assert (loader.holder, loader.elsewhere) == ("a", BOTH)
+
+
+def test_stream_that_another_loader_takes_over_is_there_once_the_own_grant_ends(store: Store, clock: HandClock) -> None:
+    loader, other = holder(store, "me", clock), contender(store, "other", clock, more_topics=["orders_eu"])
+    other.contend()
+    other.step()
+    loader.step()
+    assert (loader.held(), loader.elsewhere) == (ORDERS, frozenset())
+    clock.sleep_s(LEASE_S)
+    assert (loader.held(), loader.elsewhere) == (frozenset(), ORDERS)
 
 
 def test_claim_missing_from_a_listing_is_not_repeated_at_once(store: Store, clock: HandClock) -> None:
