@@ -177,7 +177,6 @@ class KafkaOutlets(Outlets):
             try:
                 count = outlet.delivery.deliver(path)
             except FencedError as error:
-                outlet.delivery.close()
                 if outlet.left:
                     self._failing.pop(str(outlet.delivery.identity.partition), None)
                     return  # rule 2

@@ -55,9 +55,6 @@ class DeadLetterExport:
         except (OSError, pa.ArrowException) as error:
             msg = f"{path} is not an export of dead letters: {str(error).partition(chr(10))[0]}"
             raise UsageError(msg, _EXPORT) from None
-        missing = [name for name in _COLUMNS if name not in table.column_names]
-        if missing:
-            raise UsageError(f"{path} is not an export of dead letters: it has no column {missing[0]}", _EXPORT)
         if not named:
             table = table.append_column(_APP_ID, pa.nulls(len(table), pa.string()))
         table = table.sort_by([(name, "ascending") for name in (_APP_ID, *_PLACE)])
@@ -118,7 +115,7 @@ class DeadLetterExport:
             & (offset < int(span.end))
         )
         for first in range(0, len(own_rows), self.per_request):
-            yield _batch(partition, own_rows.slice(first, self.per_request)).after(span.start)
+            yield _batch(partition, own_rows.slice(first, self.per_request))
 
 
 def runs_of(offsets: NDArray[np.int64]) -> list[Span]:

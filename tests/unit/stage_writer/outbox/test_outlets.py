@@ -37,6 +37,7 @@ class Background:
     def pause(self, seconds: float) -> None:
         assert seconds > 0
         self.pauses += 1
+        assert self.pauses < 9, "it ends"
 
     def close(self) -> None:
         self.is_closed = True
@@ -129,23 +130,56 @@ def test_failed_outbox_is_retried_before_the_next_one() -> None:
     outlet.sealed(paths[:1])
     outlet.sealed(paths)  # the next marker names both
     assert outlet.pending() == paths
+    assert (len(world.background.waiting), outlets.close(0.0)) == (1, False), "in one thread, which is not done"
+    world.background.is_closed = False
     world.background.run()
     assert (world.sent, world.background.pauses, outlet.pending()) == ([0, 1], 2, ())
     assert (world.begun, outlets.problems()) == (3, ()), "a new transaction for each try, and no problem in the end"
     assert values(world.metrics)["stage_writer_outbox_records_total", (("app_id", "orders"),)] == 2
+    outlet.sealed((world.outbox(2),))
+    world.background.run()
+    assert (world.sent, outlets.close(0.0)) == ([0, 1, 2], True)
     outlet.sealed(tuple(f"outbox/{number}" for number in range(MOST_PENDING)))
     with pytest.raises(BrokerError, match="wait for Kafka: it is slow"):
         outlet.pending()
 
 
-def test_released_chain_is_left_to_its_new_owner() -> None:
-    world = World([FencedError("taken")])
+def test_unreadable_outbox_is_a_problem_until_it_is_gone() -> None:
+    world = World()
+    outlets = world.outlets("orders")
+    path = world.outbox(0)
+    world.store.write(path, b"torn")
+    outlets.open(ORDERS, stream_of(), (path, world.outbox(1)))
+    shown: list[int] = []
+
+    def remove(_seconds: float) -> None:
+        assert not shown
+        shown.append(len(outlets.problems()))
+        world.store.delete([path])  # as a missing one, it counts as delivered
+
+    world.background.pause = remove  # type: ignore[method-assign]
+    world.background.run()
+    assert (shown, world.sent, outlets.problems()) == ([1], [1], ())
+
+
+def test_bug_in_a_delivery_does_not_keep_the_process_from_its_end() -> None:
+    world = World([ZeroDivisionError()])
+    outlets = world.outlets("orders")
+    outlets.open(ORDERS, stream_of(), (world.outbox(0),))
+    world.background.run()
+    assert outlets.close(0.0)
+
+
+@pytest.mark.parametrize("errors", [[], [BrokerError("it is away")]])
+def test_released_chain_is_left_to_its_new_owner(errors: list[Exception]) -> None:
+    world = World([*errors, FencedError("taken")])
     outlets = world.outlets("orders")
     outlet = outlets.open(ORDERS, stream_of(), (path := world.outbox(0),))
     assert outlet is not None
     outlet.leave()
     world.background.run()
-    assert (world.sent, outlets.problems(), world.background.pauses) == ([], (), 0)
+    assert world.begun == len(errors) + 1
+    assert (world.sent, outlets.problems(), world.background.pauses) == ([], (), len(errors))
     assert [stored.path for stored in world.store.list("outbox")] == [path], "the new owner has to find it"
 
 

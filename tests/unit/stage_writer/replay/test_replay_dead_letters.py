@@ -21,8 +21,8 @@ from stage_writer.__main__ import app
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import NO_TIMESTAMP, MessageBatch
 from stage_writer.replay.dead_letters import MOST_OFFSETS, MOST_REQUESTS, DeadLetterExport
-from stage_writer.replay.records import Range, Replay, Replayed
-from tests.builders import config_file, required, span
+from stage_writer.replay.records import Range, Replay, Replayed, chains_of_dead_letters
+from tests.builders import config_file, required, settings_of, span
 from tests.fakes.group import HandClock
 from tests.fakes.streams import batch_of, stream_of
 
@@ -37,7 +37,7 @@ def export(folder: Path, places: list[Place]) -> Path:
         "_kafka_timestamp": pa.array(
             [None if offset == 7 else offset * 1_000_000 for _, _, offset in places], pa.timestamp("us", "UTC")
         ),
-        "key": pa.array([None] * len(places), pa.binary()),
+        "key": pa.array([f"k{offset}".encode() for _, _, offset in places], pa.binary()),
         "value": pa.array([f"v{offset}".encode() for _, _, offset in places], pa.binary()),
     }
     pq.write_table(pa.table(rows), folder / "letters.parquet")
@@ -63,6 +63,9 @@ def test_request_covers_only_offsets_of_the_export(tmp_path: Path) -> None:
     assert letters.requests("orders") == [Range(source(0), span(6, 9)), Range(source(1), span(8, 10))]
     batches = list(letters.batches(source(0), span(6, 9)))
     assert [batch.values.to_pylist() for batch in batches] == [[b"v6", b"v7"], [b"v8"]]
+    assert [batch.keys.to_pylist() for batch in batches] == [[b"k6", b"k7"], [b"k8"]]
+    (after,) = letters.batches(source(0), span(8, 9))
+    assert after.values.to_pylist() == [b"v8"]
     (other,) = letters.batches(source(1), span(6, 10))
     assert other.values.to_pylist() == [b"v8", b"v9"]
     (before,) = letters.batches(source(0), span(6, 8))
@@ -167,9 +170,10 @@ def test_file_that_is_not_an_export_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no parquet")
     with pytest.raises(UsageError, match="not an export of dead letters"):
         DeadLetterExport.read(tmp_path / "text", 10)
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "other")
-    with pytest.raises(UsageError, match="not an export of dead letters"):
-        DeadLetterExport.read(tmp_path / "other", 10)
+    for column in ("a", "_kafka_topic"):
+        pq.write_table(pa.table({column: ["orders"]}), tmp_path / "other")
+        with pytest.raises(UsageError, match=r"not an export of dead letters: .*_kafka_"):
+            DeadLetterExport.read(tmp_path / "other", 10)
 
 
 def test_letters_and_topic_options_exclude_each_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -238,6 +242,16 @@ def test_dead_letters_of_a_shared_topic_are_replayed_into_their_own_tables(
     assert all(line in shown for line in expected)
     requests = {path.parent.parent.name for path in (tmp_path / "stage").rglob("*.replace")}
     assert requests == ({line.partition("/")[0] for line in expected} if code == 0 else set())
+
+
+def test_stream_that_no_longer_reads_a_topic_does_not_tell_whose_its_dead_letters_are() -> None:
+    topics = {"orders": "clicks", "audit": "orders", "billing": "orders"}
+    settings = settings_of(
+        *({"app_id": app_id, "topics": [topic], "table": f"memory://{app_id}"} for app_id, topic in topics.items())
+    )
+    assert chains_of_dead_letters(settings, "orders", ["clicks"]) == ["clicks"]
+    with pytest.raises(UsageError, match="the streams 'audit' and 'billing' share the topic 'orders'"):
+        chains_of_dead_letters(settings, "orders", ["orders"])
 
 
 @pytest.mark.parametrize("app_ids", [["audit"], ["orders", "audit"]])
