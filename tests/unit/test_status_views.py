@@ -172,7 +172,9 @@ def test_partition_that_another_writer_has_is_no_longer_measured(tmp_path: Path)
         assert gauges(page.metrics, f"stage_writer_{name}").keys() == {"0"}
 
 
-def test_writers_server_knows_its_streams_latencies_its_readiness_and_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writers_pages_know_its_latency_its_readiness_and_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     histories: list[EndHistory] = []
 
     def watch(*_: object, history: EndHistory, **__: object) -> object:

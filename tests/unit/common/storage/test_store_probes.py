@@ -1,11 +1,14 @@
 """Probes prove a store's required behavior; a single failed probe is repeated."""
 
 import errno
+import os
 import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial, partialmethod
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
@@ -13,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from common.errors import StoreError, StoreRefusedError, UnsafeStoreError
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore
-from common.storage.store import FsspecStore, prove_exclusive_create, prove_writable
+from common.storage.store import FsspecStore, prove_exclusive_create, prove_writable, store_time_ms
 from tests.builders import required
 from tests.fakes.stores import TrappedStore, failing
 
@@ -69,9 +72,18 @@ def test_refused_create_names_the_missing_permission(monkeypatch: pytest.MonkeyP
         store.create("a", b"2")
 
 
-def test_create_refused_by_a_vanished_object_is_not_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+class _ConditionFailedError(Exception):
+    """An error of botocore for a server that does not name the condition."""
+
+    response: ClassVar = {"Error": {"Code": "PreconditionFailed"}}
+
+
+@pytest.mark.parametrize("cause", [None, _ConditionFailedError()])
+def test_create_refused_by_a_vanished_object_is_not_our_own(
+    monkeypatch: pytest.MonkeyPatch, cause: Exception | None
+) -> None:
     def refuse(_self: MemoryFileSystem, path: str, *_: object, **__: object) -> None:
-        raise FileExistsError(path)
+        raise (FileExistsError if cause is None else OSError)(path) from cause
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
     assert FsspecStore(f"memory://{uuid.uuid4().hex}").create("a", b"1") == AlreadyExists()
@@ -80,16 +92,19 @@ def test_create_refused_by_a_vanished_object_is_not_our_own(monkeypatch: pytest.
 def test_failed_read_is_not_an_empty_marker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Google's and Azure's stores refuse the range of an empty object in words of their own."""
 
-    def fail(_self: MemoryFileSystem, path: str, *_: object, **__: object) -> None:
-        raise OSError(path)
+    errors: list[Exception] = [OSError("no range"), OSError("no range"), ValueError("a bug")]
+
+    def fail(_self: MemoryFileSystem, _path: str, *_: object, **__: object) -> None:
+        raise errors.pop(0)
 
     store = FsspecStore(f"memory://{uuid.uuid4().hex}")
     store.write("done/t/0/1.done", b"")
     store.write("done/t/0/2.done", b"1")
     monkeypatch.setattr(MemoryFileSystem, "cat_file", fail)
     assert store.read("done/t/0/1.done") == b""
-    with pytest.raises(StoreError, match="cannot read"):
-        store.read("done/t/0/2.done")
+    for path in ("done/t/0/2.done", "done/t/0/1.done"):
+        with pytest.raises(StoreError, match="cannot read"):
+            store.read(path)
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="the time zone of a process cannot be changed")
@@ -123,15 +138,46 @@ def test_unreadable_folder_is_not_an_empty_listing(tmp_path: Path, monkeypatch: 
         list(store.list("done"))
 
 
-def test_store_with_racing_creates_is_unsafe() -> None:
-    class Racy(FsspecStore):
+@pytest.mark.parametrize("in_a_race", [True, False])
+def test_store_that_repeats_a_create_is_unsafe(*, in_a_race: bool) -> None:
+    class Repeating(FsspecStore):
         def create(self, path: str, data: bytes) -> CreateOutcome:
             outcome = super().create(path, data)
-            return Created() if path.endswith("-race") else outcome
+            return Created() if path.endswith("-race") == in_a_race else outcome
 
-    store = Racy(f"memory://{uuid.uuid4().hex}")
+    store = Repeating(f"memory://{uuid.uuid4().hex}")
     with pytest.raises(UnsafeStoreError, match="lets two writers create the same object"):
         prove_exclusive_create(store)
+    assert list(store.list("")) == []
+
+
+def test_folder_that_vanishes_does_not_end_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FsspecStore(str(tmp_path))
+    for folder in "abc":
+        store.write(f"{folder}/1", b"")
+
+    def without_b(real: Callable[..., object], *arguments: object, **options: object) -> object:
+        if str(arguments[-1]).endswith("/b"):
+            raise FileNotFoundError
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "ls", partialmethod(partial(without_b, LocalFileSystem.ls)))
+    monkeypatch.setattr(os, "scandir", partial(without_b, os.scandir))
+    for listed in (store.list(""), store.scan("")):
+        assert sorted(stored.path for stored in listed) == ["a/1", "c/1"]
+
+
+def test_probe_that_may_not_be_deleted_is_left() -> None:
+    store = TrappedStore(f"memory://{uuid.uuid4().hex}", before=failing("delete", StoreRefusedError("no rights")))
+    prove_writable(store)
+    assert len(list(store.list(""))) == 1
+
+
+def test_time_of_a_store_that_loses_its_probe_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    monkeypatch.setattr(FsspecStore, "stat", lambda *_: None)
+    with pytest.raises(StoreError, match=r"an object that was just written to .* is missing"):
+        store_time_ms(store)
     assert list(store.list("")) == []
 
 

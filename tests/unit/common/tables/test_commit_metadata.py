@@ -7,6 +7,7 @@ import pytest
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, counts_of
+from tests.builders import required
 from tests.fakes.markers import by_hand, flush
 
 ORDERS = TopicPartition(Topic("orders"), Partition(3))
@@ -35,6 +36,13 @@ def test_absent_values_and_generation_0_are_not_stored() -> None:
     }
 
 
+def test_partition_without_a_topic_id_has_none_of_its_topics_others() -> None:
+    partitions = [TopicPartition(Topic("orders"), Partition(number)) for number in range(3)]
+    positions, ids = dict.fromkeys(partitions, Position(9)), dict.fromkeys(partitions[1:], "id")
+    metadata = CommitMetadata("c", "orders", {}, None, positions=positions, topic_ids=ids)
+    assert required(CommitMetadata.from_json(metadata.to_json())).topic_ids == ids
+
+
 @pytest.mark.parametrize(
     "edit",
     [{"version": 2}, {"spans": {"orders": {"x": [10, 20]}}}, {"spans": {"orders": {"3": [20, 10]}}}, {"counts": 1}],
@@ -52,3 +60,5 @@ def test_marker_that_is_loaded_in_part_is_not_counted() -> None:
     assert counts_of([by_hand(9), flush(10, 20)], Position(9), "/t") == Counts(
         10, 0, 0, 0, (Span(Position(9), Position(10)),)
     )
+    given_up = counts_of([by_hand(8), by_hand(9), flush(10, 20), by_hand(20)], Position(8), "/t")
+    assert required(given_up).given_up == (Span(Position(8), Position(10)), Span(Position(20), Position(21)))

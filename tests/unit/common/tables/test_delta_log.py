@@ -4,7 +4,7 @@ import io
 import json
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -282,8 +282,17 @@ def test_torn_checkpoint_is_ignored(torn: FsspecStore) -> None:
     assert transactions(torn) == {"a-0": 5, "from-the-checkpoint": 9}
 
 
-def test_torn_checkpoint_is_removed_with_its_hint(torn: FsspecStore) -> None:
+def test_torn_checkpoint_is_removed_with_its_hint(torn: FsspecStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    deleted: list[str] = []
+
+    def delete(paths: Iterable[str]) -> None:
+        for path in paths:
+            deleted.append(path)
+            FsspecStore.delete(torn, [path])
+
+    monkeypatch.setattr(torn, "delete", delete)
     assert remove_torn_checkpoints(torn) == [CHECKPOINT_4]
+    assert deleted == ["_delta_log/_last_checkpoint", CHECKPOINT_4], "the hint never names a missing file"
     left = {stored.path for stored in torn.list("_delta_log")}
     assert not left & {CHECKPOINT_4, "_delta_log/_last_checkpoint"}
     assert transactions(torn) == {"a-0": 5, "from-the-checkpoint": 9}

@@ -29,7 +29,11 @@ def table(tmp_path: Path) -> FsspecStore:
     return FsspecStore(str(tmp_path))
 
 
-def test_commits_alone_name_all_files(table: FsspecStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 8 << 20])
+def test_commits_alone_name_all_files(
+    table: FsspecStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    monkeypatch.setattr("common.tables.files._CHUNK_BYTES", chunk_bytes)
     assert named_files(table) == files(tmp_path)
     assert len(files(tmp_path)) == 4
 
@@ -69,7 +73,7 @@ def test_torn_checkpoint_does_not_replace_missing_commits(table: FsspecStore, tm
 def test_sidecars_are_followed(table: FsspecStore) -> None:
     import pyarrow.parquet as pq
 
-    part = pa.table({"add": pa.array([{"path": "d=a%20b/in-a-sidecar.parquet"}])})
+    part = pa.table({"add": pa.array([{"path": "d=a%20b/in%2Da-sidecar.parquet"}])})
     sink = pa.BufferOutputStream()
     pq.write_table(part, sink)
     table.write("_delta_log/_sidecars/one.parquet", sink.getvalue().to_pybytes())

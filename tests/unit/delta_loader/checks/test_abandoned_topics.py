@@ -7,13 +7,16 @@ import pytest
 
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.commit_metadata import CommitMetadata
+from common.tables.deferred_ranges import DeferredIds
 from common.tables.history import LoggedCommit
 from common.tables.stream_history import StreamHistory
+from common.tables.transactions import TxnIds
 from delta_loader.check_result import Check, Level
 from delta_loader.checks import abandoned_topics as module
 from delta_loader.checks.abandoned_topics import abandoned_topics
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
+from tests.builders import span
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 
@@ -27,7 +30,7 @@ class World:
     def staging(self, topic: str = "orders") -> Staging:
         return Staging(self.root, topic)
 
-    def loaded(self, **last: int) -> None:
+    def loaded(self, *txns: tuple[str, int], **last: int) -> None:
         table = self.staging().table
         actions: list[object] = [
             {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
@@ -41,6 +44,7 @@ class World:
                 }
             },
             *({"txn": {"appId": f"orders-{name}-0", "version": version}} for name, version in last.items()),
+            *({"txn": {"appId": name, "version": version}} for name, version in txns),
         ]
         self.staging().store(table).write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, actions)).encode())
 
@@ -80,6 +84,27 @@ def test_only_markers_missing_from_the_table_are_counted(world: World, last: int
     world.loaded(orders=9, payments=last)
     checks = world.checks("orders", "refunds")
     assert [f"{markers} markers of payments/0" in check.message for check in checks] == [True] * markers
+
+
+def test_markers_that_only_another_table_lacks_are_counted(world: World) -> None:
+    payments = world.staging("payments")
+    payments.flush(0, 0, 10)
+    payments.flush(0, 10, 20)
+    ids = DeferredIds.for_table(TxnIds("orders", several_topics=True), payments.source(0), world.staging().dead_letters)
+    world.loaded((ids.start, 9), (ids.end, 19), payments=19)
+    (check,) = world.checks("orders", "refunds")
+    assert "1 markers of payments/0" in check.message
+
+
+def test_strays_of_a_deleted_topic_are_ignored(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    payments = world.staging("payments")
+    payments.flush(0, 0, 10)
+    world.loaded()
+    chain = payments.source(0)
+    own = CommitMetadata("a", "orders", {chain: span(0, 5)}, None, generations={chain: 1})
+    newest = LoggedCommit(0, "WRITE", metadata=own)
+    monkeypatch.setattr(module, "read_stream_history", lambda stream, *_: StreamHistory(stream, iter([newest])))
+    assert world.checks("orders") == []
 
 
 @pytest.mark.parametrize("known_by", ["a log without the stream's commits", "the first one after it"])

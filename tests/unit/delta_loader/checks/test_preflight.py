@@ -25,7 +25,7 @@ from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from common.tables.identity import TableIdentity
 from common.tables.state import TableState
 from common.tables.table_features import appended_for, checks_of
-from delta_loader.check_result import Check, Level, checks_as_text, exit_code, fatal
+from delta_loader.check_result import Check, Level, checks_as_json, checks_as_text, exit_code, fatal
 from delta_loader.checks.preflight import Preflight
 from delta_loader.checks.requirements import (
     merge_checks,
@@ -38,7 +38,7 @@ from delta_loader.checks.requirements import (
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status.values import to_json, to_text
-from tests.builders import settings_of, span
+from tests.builders import instance, settings_of, span
 from tests.fakes.changes import ChangeStream
 from tests.fakes.loading import routed_settings_for, settings_for, status_of
 from tests.fakes.staging import Staging
@@ -223,6 +223,7 @@ def test_missing_derived_column_is_reported() -> None:
     assert lacking.remedy.startswith("set evolution: add, so that the loader adds what is missing; or change the table")
     has_it = table(schema_to_json(StructType((ID, *KAFKA_FIELDS, Field("day", Primitive.DATE)))))
     assert columns_check(derives, has_it).level is Level.OK
+    assert columns_check(derives.model_copy(update={"evolution": Evolution.ADD}), table()).level is Level.OK
 
 
 def test_short_log_and_txn_retention_are_warnings_with_a_remedy() -> None:
@@ -266,6 +267,9 @@ def test_only_problems_of_all_streams_refuse_the_start() -> None:
     stage = Check("stage", Level.ERROR, "no")
     assert fatal([first, stage]) == (stage,)
     assert (exit_code([fine]), exit_code([first, fine])) == (0, 3)
+    warned = replace(first, level=Level.WARNING)
+    fit = [instance(dict, checks_as_json(checks))["fit"] for checks in ([warned, fine], [warned, second])]
+    assert fit == [True, False]
 
 
 def test_unreachable_service_does_not_refuse_the_start() -> None:
@@ -341,7 +345,8 @@ def stream(app_id: str, topic: str) -> dict[str, object]:
 
 
 def test_streams_that_share_a_table_are_a_warning() -> None:
-    settings = settings_of(stream("orders", "a"), stream("returns", "b"), stage={"url": "memory://s"})
+    spelled = {**stream("returns", "b"), "table": "s3a://lake/t/"}
+    settings = settings_of(stream("orders", "a"), spelled, stage={"url": "memory://s"})
     (check,) = shared_tables(settings.streams)
     assert check.level is Level.WARNING
     assert "orders, returns" in check.message

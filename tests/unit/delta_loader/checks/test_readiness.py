@@ -105,6 +105,12 @@ def test_incompatible_streams_do_not_prevent_the_start() -> None:
     assert len(world.problems()) == 2
 
 
+def test_unreachable_table_of_a_stream_does_not_delay_the_others() -> None:
+    world = World([replace(UNFIT, away=True)])
+    world.begin()
+    assert (world.pauses_s, len(world.problems())) == ([], 1)
+
+
 def test_stream_with_a_warning_is_ready() -> None:
     warning = Check("vacuum", Level.WARNING, "orders: its files are kept for 1 day", "raise it", "orders")
     world = World([FINE, warning])

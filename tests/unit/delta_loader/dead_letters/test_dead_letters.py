@@ -57,6 +57,8 @@ def test_json_lists_groups_without_values() -> None:
     assert document["dead_letters"] == 1_234
     assert document["groups"][0]["example"] == {"partition": 0, "offset": 41}
     assert "value" not in document["groups"][0]
+    shown = json.loads(as_json([replace(GROUP, shown=("a reason", "{"))]))["groups"][0]
+    assert (shown["error"], shown["value"]) == ("a reason", "{")
 
 
 def test_invalid_time_is_refused() -> None:
@@ -94,7 +96,7 @@ def test_replay_without_the_stage_writer_extra_names_the_command(
     assert "stage-writer replay" in stderr
 
 
-def test_export_to_parquet_has_all_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_has_all_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = pytest.importorskip("delta_loader.dead_letters.reading")
     monkeypatch.setattr(reading, "_ROWS", 2)
     dead_letters = [
@@ -103,7 +105,7 @@ def test_export_to_parquet_has_all_dead_letters(tmp_path: Path, monkeypatch: pyt
             "_kafka_partition": 0,
             "_kafka_offset": offset,
             "_kafka_timestamp": MOMENT,
-            "key": None,
+            "key": None if offset else b"",
             "value": b"{",
             "error_class": "not_json",
             "error": "it ends early",
@@ -116,3 +118,7 @@ def test_export_to_parquet_has_all_dead_letters(tmp_path: Path, monkeypatch: pyt
         assert reading.write_parquet(file, iter(dead_letters), written.append) == 5
     assert pq.read_table(tmp_path / "letters.parquet").to_pylist() == dead_letters
     assert written == [2, 2, 1]
+    with (tmp_path / "letters.ndjson").open("wb") as file:
+        assert reading.write_ndjson(file, iter(dead_letters), written.append) == 5
+    lines = [json.loads(line) for line in (tmp_path / "letters.ndjson").read_text("utf-8").splitlines()]
+    assert [(line["offset"], line["key"], line["value"]) for line in lines[:2]] == [(0, "", "ew=="), (1, None, "ew==")]

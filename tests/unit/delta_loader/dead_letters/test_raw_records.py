@@ -81,10 +81,13 @@ def test_only_wanted_records_are_returned_and_those_nearby_are_read_together(rea
     assert reader.closed
 
 
-@pytest.mark.parametrize(("topic_id", "count"), [("now", 1), (None, 1), ("of the deleted topic", 0)])
+@pytest.mark.parametrize(
+    ("topic_id", "now", "count"), [("now", "now", 1), (None, "now", 1), ("old", "now", 0), ("old", None, 1)]
+)
 def test_records_of_a_recreated_topic_are_not_those_that_were_staged(
-    readers: list[Reader], topic_id: str | None, count: int
+    readers: list[Reader], monkeypatch: pytest.MonkeyPatch, topic_id: str | None, now: str | None, count: int
 ) -> None:
+    monkeypatch.setattr(Reader, "topic_ids", lambda _self, topics: dict.fromkeys(topics, now))
     assert len(RawRecordFetcher(settings_of({}))(ORDERS, [Offset(11)], topic_id)) == count
     assert readers[0].closed
 

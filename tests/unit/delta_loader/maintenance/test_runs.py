@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from threading import Event
 
 import pytest
@@ -266,16 +266,36 @@ def test_task_waits_for_a_running_load_even_one_that_fails_and_close_cancels() -
     assert world.done == ["memory://a"]
 
 
-@pytest.mark.parametrize(("schedule", "runs"), [("1h", 1), ("0 0 29 2 *", 0)], ids=["an interval", "a cron line"])
-def test_scheduled_run_that_is_not_due_again_does_not_begin(
-    monkeypatch: pytest.MonkeyPatch, schedule: str, runs: int
+IN_SIX_HOURS = datetime.now(UTC) + timedelta(hours=6)
+
+
+@pytest.mark.parametrize(
+    ("given", "may_run", "runs"),
+    [
+        pytest.param({"schedule": "1h"}, True, 1, id="an interval"),
+        pytest.param({"schedule": "0 0 29 2 *"}, True, 0, id="a cron line"),
+        pytest.param({"schedule": "1h"}, False, 0, id="another loader's turn"),
+        pytest.param({"schedule": "1h", "window": f"{IN_SIX_HOURS:%H}:00-{IN_SIX_HOURS:%H}:59"}, True, 0, id="outside"),
+    ],
+)
+def test_scheduled_run_that_is_not_due_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, object], *, may_run: bool, runs: int
 ) -> None:
     services, begun = services_of(World(), settings("a")), []
-    monkeypatch.setattr(type(services), "run", lambda *_: begun.append(schedule))
-    scheduled = ScheduledServices(services, settings("a", schedule=schedule).table_services, lambda: True)
+    monkeypatch.setattr(type(services), "run", lambda *_: begun.append(given))
+    scheduled = ScheduledServices(services, settings("a", **given).table_services, lambda: may_run)
     for _ in range(2):
         scheduled.run_due()
     assert len(begun) == runs
+
+
+def test_tables_that_have_appeared_are_maintained() -> None:
+    world, log = World(), structlog.get_logger()
+    services = TableServices(
+        settings("a"), world, world, world.clock, log=log, metrics=Metrics(), now=lambda _: settings("a", "b")
+    )
+    services.run()
+    assert world.done == ["memory://a", "memory://b"]
 
 
 def test_no_task_begins_once_its_run_is_closed() -> None:
@@ -427,14 +447,22 @@ def test_unpartitioned_table_is_one_task() -> None:
     whole = PartitionFacts((), 50, 50 * 10 * KIB, 30, 30 * 10 * KIB, NOW_MS)
     (piece,) = pieces(table(whole), rules())
     assert (piece.partitions, piece.z_order) == ((), ())
+    whole = replace(whole, unclustered_files=30, unclustered_bytes=30 * 10 * KIB)
+    (piece,) = pieces(table(whole, is_clustered=True), rules(("id",)))
+    assert piece.z_order == (), "Delta sorts by the columns of its clustering"
+    for least, tasks in ((29, 1), (30, 0)):  # 30 files become one
+        assert len(pieces(table(whole), rules(optimize={"min_files": least}))) == tasks
 
 
-@pytest.mark.parametrize(("new_bytes", "is_due"), [(2**30, True), (2**28, False)])
-def test_full_rewrite_needs_a_share_of_new_bytes(new_bytes: int, *, is_due: bool) -> None:
-    clustered = PartitionFacts((), 100, 9 * 2**30, unclustered_files=20, unclustered_bytes=new_bytes)
+@pytest.mark.parametrize(
+    ("all_gib", "new_bytes", "is_due"), [(9, 2**30, True), (9, 2**28, False), (9_000, 10 * 2**30, True)]
+)
+def test_full_rewrite_needs_a_share_of_new_bytes(all_gib: int, new_bytes: int, *, is_due: bool) -> None:
+    size_bytes = all_gib * 2**30
+    clustered = PartitionFacts((), 100, size_bytes, unclustered_files=99, unclustered_bytes=new_bytes)
     wanted = rules(optimize={"target_file": "1GiB"})
     assert bool(pieces(table(clustered, is_clustered=True), wanted)) is is_due
-    sorted_ = PartitionFacts((), 100, 9 * 2**30, small_files=20, small_bytes=new_bytes)
+    sorted_ = PartitionFacts((), 100, size_bytes, small_files=99, small_bytes=new_bytes)
     assert bool(pieces(table(sorted_), replace(wanted, z_order=("id",)))) is is_due
 
 
@@ -481,6 +509,7 @@ def test_vacuum_is_due_counting_from_the_last_completed_one() -> None:
     (piece,), _ = vacuum(table())
     assert piece.why == "never before; files that leave the table are kept for 1w"
     assert vacuum(table(runs=(died, ended))) == ((), ())
+    assert table(runs=(died, ended)).maintained_ms == NOW_MS - HOUR_MS
     assert waits(table(runs=(died, ended))) == "it is due every 1d, and the last was 23h ago"
     assert waits(table()) == ""
     (piece,), _ = vacuum(table(runs=(died, ended)), every="12h")
@@ -492,6 +521,7 @@ def test_table_younger_than_its_retention_needs_no_vacuum() -> None:
     assert vacuum(young) == ((), ())
     assert waits(young) == "files that leave the table are kept for 1w, and the table is younger than that"
     assert len(vacuum(young, mode="full")[0]) == 1  # which also finds files that are in no log
+    assert waits(replace(young, log=replace(young.log, oldest_version=1))) == "", "of unknown age"
 
 
 @pytest.mark.parametrize("kept", ["interval 0 days", "interval 1 hour", "for a while"])
@@ -517,12 +547,12 @@ def test_files_are_totaled_by_partition() -> None:
         [
             LiveFile("a", 10, old, {"col-1": "x"}, has_statistics=True),
             LiveFile("b", 10, new, {"col-1": "x"}, has_statistics=False),
-            LiveFile("c", 500, old, {"col-1": "x"}, has_statistics=True, is_clustered=True),
+            LiveFile("c", 100, old, {"col-1": "x"}, has_statistics=True, is_clustered=True),
             LiveFile("d", 10, old, {"col-1": None}, has_statistics=False, deleted_rows=1),
         ]
     )
     assert facts == (
-        PartitionFacts((("day", "x"),), 3, 520, 1, 10, new, 1, 10, 1, 10),
+        PartitionFacts((("day", "x"),), 3, 120, 1, 10, new, 1, 10, 1, 10),
         PartitionFacts((("day", None),), 1, 10, 1, 10, old, 1, 10, 0, 0),
     )
 
@@ -533,7 +563,7 @@ def test_runs_are_read_from_the_log() -> None:
         "operation": "VACUUM END",
         "timestamp": 6,
         "operationMetrics": {"numDeletedFiles": "7"},
-        "operationParameters": {"status": "COMPLETED"},
+        "operationParameters": {"status": '"COMPLETED"'},
     }
     optimize = {
         "operation": "OPTIMIZE",
@@ -548,6 +578,8 @@ def test_runs_are_read_from_the_log() -> None:
         (7, {"operation": "WRITE"}),
         (6, start),
         (5, optimize),
+        (4, start),
+        (3, {**end, "operationParameters": {"status": "FAILED"}}),
     ]
     runs = joined_vacuums([run for version, info in commits if (run := run_of(version, info)) is not None])
     assert [(run.version, run.completed, run.files_removed, run.bytes_removed) for run in runs] == [
@@ -555,6 +587,8 @@ def test_runs_are_read_from_the_log() -> None:
         (9, False, 0, 70),
         (8, True, 7, 70),
         (5, True, 9, 0),
+        (4, False, 0, 70),
+        (3, False, 7, 0),
     ]
     assert runs[3].words == "Z-order by id"
 

@@ -152,7 +152,7 @@ def test_unreadable_outbox_is_a_problem_until_it_is_gone() -> None:
     outlets.open(ORDERS, stream_of(), (path, world.outbox(1)))
     shown: list[int] = []
 
-    def remove(_seconds: float) -> None:
+    def remove(seconds: float) -> None:  # noqa: ARG001 - the port's
         assert not shown
         shown.append(len(outlets.problems()))
         world.store.delete([path])  # as a missing one, it counts as delivered

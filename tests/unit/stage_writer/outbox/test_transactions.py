@@ -6,11 +6,11 @@ from typing import cast
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from common.errors import BrokerError
 from common.kafka import transactions
-from common.kafka.delivering import Delivered, DeliveryIdentity
+from common.kafka.delivering import Delivered, DeliveryIdentity, FencedError
 from common.kafka.transactions import KafkaTransactions
 from common.settings.section import Option
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -27,11 +27,18 @@ class Broker:
         self.errors = list(errors)
         self.steps: list[str] = []
         self.times: list[int] = []
+        self.failure: int | None = None
+        """The error of a commit."""
         self.full = 0
         """How often the producer's queue will be full."""
         identity = DeliveryIdentity({}, "writers", "shop", ORDERS)
         producer, group = cast("Producer", self), cast("Consumer", self)
         self.transactions = KafkaTransactions(identity, lambda _step: None, producer, group, {})
+
+    def commit_transaction(self, _timeout_s: float) -> None:
+        self.steps.append("commit_transaction")
+        if self.failure is not None:
+            raise KafkaException(KafkaError(self.failure))
 
     def list_topics(self, topic: str, _timeout_s: float) -> object:
         code = self.errors.pop(0)
@@ -64,6 +71,23 @@ def test_missing_topic_is_named_before_the_transaction() -> None:
     assert broker.steps.count("produce") == 3
     broker.transact("errors")  # each topic is queried once
     assert broker.steps[-1] == "commit_transaction"
+
+
+@pytest.mark.parametrize("code", [KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED])
+def test_process_whose_id_was_taken_is_fenced(code: int) -> None:
+    broker = Broker(None)
+    broker.failure = code
+    with pytest.raises(FencedError, match=r"\(transactional id writers\.shop\.out\.orders\.0\)"):
+        broker.transact("totals")
+    assert broker.transactions.delivered == {}
+
+
+def test_transaction_advances_the_position_and_forgets_what_was_refused_before() -> None:
+    broker = Broker(None)
+    broker.transactions.refused.append(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+    broker.transact("totals")
+    assert broker.transactions.delivered == {ORDERS: Delivered(Position(1), 0)}
+    assert broker.transactions.refused == []
 
 
 def test_unknown_topic_state_is_left_to_the_transaction() -> None:
