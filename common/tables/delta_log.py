@@ -63,7 +63,8 @@ def _state(store: ObjectStore) -> TableState | None:
         return None
     state = _Replay()
     for path in (*parts, *commits):
-        state.apply(_actions(store, path, _ACTIONS))
+        with parsing(f"{store.url}/{path}"):
+            state.apply(_actions(store, path, _ACTIONS))
     return state.table(store.url, (-1 if base is None else base) + len(commits))
 
 
@@ -72,21 +73,18 @@ def _clustering(store: ObjectStore) -> tuple[str, ...]:
     items = list(store.list(LOG))
     base, parts = newest_checkpoint(store, items)
     for path in (*reversed(commits_after(store.url, items, base)), *parts):
-        for action in _actions(store, path, ("domainMetadata",)):
-            domain = cast("Mapping[str, object]", action["domainMetadata"])
-            if domain["domain"] == _CLUSTERING:
-                configuration = {} if domain.get("removed") else json.loads(str(domain.get("configuration") or "{}"))
-                return tuple(".".join(column) for column in configuration.get("clusteringColumns") or ())
+        with parsing(f"{store.url}/{path}"):
+            for action in _actions(store, path, ("domainMetadata",)):
+                domain = cast("Mapping[str, object]", action["domainMetadata"])
+                if domain["domain"] == _CLUSTERING:
+                    removed = bool(domain.get("removed"))
+                    configuration = {} if removed else json.loads(str(domain.get("configuration") or "{}"))
+                    return tuple(".".join(column) for column in configuration.get("clusteringColumns") or ())
     return ()
 
 
 def _actions(store: ObjectStore, path: str, names: Sequence[str]) -> list[Mapping[str, object]]:
-    """The actions with these names of a commit or of a checkpoint's file. Raises TableError for a damaged one."""
-    with parsing(f"{store.url}/{path}"):
-        return _parsed(store, path, names)
-
-
-def _parsed(store: ObjectStore, path: str, names: Sequence[str]) -> list[Mapping[str, object]]:
+    """The actions with these names of a commit or of a checkpoint's file."""
     if path.endswith(".json"):
         # An action's name is at the start of its line; a table with many files has few lines of interest.
         heads = tuple(f'{{"{name}"'.encode() for name in names)
@@ -131,7 +129,7 @@ class _Replay:
                     self._protocol = content
 
     def table(self, url: str, version: int) -> TableState:
-        if not self._metadata or not self._protocol:
+        if not self._metadata.get("schemaString") or not self._protocol:
             msg = f"the log of the Delta table {url} names no schema or no protocol"
             raise TableError(msg, "check that the URL is the table's root and that its log is whole")
         features = [*_texts(self._protocol.get("readerFeatures")), *_texts(self._protocol.get("writerFeatures"))]

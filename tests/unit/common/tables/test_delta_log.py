@@ -193,11 +193,11 @@ def test_multipart_checkpoint_counts_once_all_parts_exist(store: FsspecStore) ->
     commit(store, 2, txn("a-0", 3))
     # The reader trusts a checkpoint, so a false one shows which was read.
     part = "_delta_log/00000000000000000001.checkpoint.{:010d}.0000000002.parquet"
-    store.write(part.format(1), checkpoint_part(PROTOCOL, PARQUET_METADATA, {"add": {"path": "x"}}))
+    store.write(part.format(1), checkpoint_part(PROTOCOL, PARQUET_METADATA, txn("of-one-part", 9)))
     assert transactions(store) == {"a-0": 3}
     store.write(part.format(2), checkpoint_part(txn("a-0", 2), txn("from-the-checkpoint", 9)))
     state = required(read_table_state(store))
-    assert state.transactions == {"a-0": 3, "from-the-checkpoint": 9}
+    assert state.transactions == {"a-0": 3, "from-the-checkpoint": 9, "of-one-part": 9}
     assert state.properties == {"delta.appendOnly": "true"}
     assert state.partition_by == ("date",)
 
@@ -236,8 +236,9 @@ def test_v2_checkpoint_is_read(store: FsspecStore, suffix: str) -> None:
         ({0: (PROTOCOL, METADATA), 2: (txn("a-0", 5),)}, "lacks version 1"),
         ({5: (txn("a-0", 5),)}, "lacks version 0"),
         ({0: (txn("a-0", 5),)}, "no schema or no protocol"),
+        ({0: (PROTOCOL, {"metaData": {"id": "t"}})}, "no schema or no protocol"),
     ],
-    ids=["a hole", "no first version", "no schema"],
+    ids=["a hole", "no first version", "no schema", "columns without a schema"],
 )
 def test_incomplete_log_is_an_error(store: FsspecStore, commits: dict[int, tuple[object, ...]], message: str) -> None:
     for version, actions in commits.items():
@@ -299,8 +300,9 @@ def test_torn_checkpoint_is_removed_with_its_hint(torn: FsspecStore, monkeypatch
     assert remove_torn_checkpoints(torn) == []
 
 
-def test_torn_checkpoint_stays_where_commits_are_missing(torn: FsspecStore) -> None:
-    torn.delete(["_delta_log/00000000000000000003.json"])
+@pytest.mark.parametrize("missing", [(3,), (3, 4, 5)])
+def test_torn_checkpoint_stays_where_commits_are_missing(torn: FsspecStore, missing: tuple[int, ...]) -> None:
+    torn.delete([f"_delta_log/{version:020d}.json" for version in missing])
     for read in (read_table_state, remove_torn_checkpoints):
         with pytest.raises(TableError, match="lacks version 3, and its checkpoint of version 4 is torn"):
             read(torn)
@@ -367,6 +369,13 @@ READERS: list[Callable[[FsspecStore], object]] = [
 ]
 
 
+@pytest.mark.parametrize("read", READERS[:3], ids=["state", "names", "files"])
+def test_commit_that_lacks_a_member_is_an_error_that_names_it(store: FsspecStore, read: Callable[..., object]) -> None:
+    commit(store, 0, PROTOCOL, METADATA, {"add": {"size": "path"}}, {"txn": {"appId": "a-0"}})
+    with pytest.raises(TableError, match=rf"{0:020d}\.json of the table's log cannot be read: "):
+        read(store)
+
+
 @pytest.mark.parametrize("read", READERS, ids=["state", "names", "files", "history"])
 def test_damaged_commit_is_an_error_that_names_it(
     store: FsspecStore, tmp_path: Path, read: Callable[..., object]
@@ -428,6 +437,26 @@ def test_newest_action_of_a_file_counts(store: FsspecStore) -> None:
     assert live(store) == [("a b", 2), ("c", 0)]
     commit(store, 2, {"remove": file_of("c")}, {"remove": file_of("a%20b", "v1")}, {"add": file_of("a%20b")})
     assert live(store) == [("a b", 0)]
+
+
+@pytest.mark.parametrize("suffix", ["json", "parquet"])
+def test_files_in_the_sidecars_of_a_checkpoint_are_live(store: FsspecStore, suffix: str) -> None:
+    parsed = pa.struct([("numRecords", pa.int64())])
+    numbers = [(name, pa.int64()) for name in ("size", "modificationTime")]
+    kind = pa.struct([("path", pa.string()), *numbers, ("stats", pa.string()), ("stats_parsed", parsed)])
+    counts = {"a": (None, {"numRecords": 3}), "b": ("{}", None), "c": (None, None)}
+    files = [file_of(path) | {"stats": text, "stats_parsed": rows} for path, (text, rows) in counts.items()]
+    of_log, sidecar = f"_delta_log/{7:020d}.checkpoint.0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11.{suffix}", io.BytesIO()
+    pq.write_table(pa.table({"add": pa.array(files, kind)}), sidecar)
+    store.write("_delta_log/_sidecars/one.parquet", sidecar.getvalue())
+    if suffix == "json":
+        store.write(of_log, b'{"checkpointMetadata":{}}\n{"sidecar":{"path":"one.parquet"}}')
+    else:
+        whole = io.BytesIO()
+        pq.write_table(pa.table({"sidecar": pa.array([{"path": "_delta_log/_sidecars/one.parquet"}])}), whole)
+        store.write(of_log, whole.getvalue())
+    listed = [(file.path, file.has_statistics) for file in live_files(store, in_turn)]
+    assert listed == [("a", True), ("b", True), ("c", False)]
 
 
 def test_file_of_a_checkpoint_is_gone_once_it_is_removed_with_its_deletion_vector(store: FsspecStore) -> None:
