@@ -3,18 +3,20 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
-from confluent_kafka.admin import AdminClient, TopicDescription
+from confluent_kafka.admin import AclOperation, AdminClient, TopicDescription
 
 from common.errors import BrokerError, BrokerRefusedError, ConfigError, StoreError
 from common.kafka import reader
 from common.kafka.client import client_properties, close_within, refused_property, result_of, topic_id
 from common.kafka.errors import LastClientError, broker_error, member_error, remedy
+from common.kafka.rights import Right, require_right
 from common.settings import Settings
 from common.settings.section import Option
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -386,3 +388,14 @@ def test_group_has_positions_only_where_it_has_committed(monkeypatch: pytest.Mon
     answers[1].error = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerRefusedError, match="cannot look up the offsets of the group writers"):
         kafka.committed([first, second, third], "writers")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_refused"),
+    [(None, False), ([], False), ([AclOperation.READ, AclOperation.WRITE], False), ([AclOperation.READ], True)],
+)
+def test_topic_without_the_right_is_refused(allowed: list[AclOperation] | None, *, is_refused: bool) -> None:
+    """A broker without an authorizer tells none, which grants all."""
+    described = cast("TopicDescription", SimpleNamespace(authorized_operations=allowed))
+    with pytest.raises(ConfigError, match="may not write the topic 'errors'") if is_refused else nullcontext():
+        require_right(described, "dead_letters_topic", "errors", Right.WRITE)

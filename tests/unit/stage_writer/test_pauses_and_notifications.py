@@ -103,10 +103,11 @@ def test_markers_within_a_second_share_one_notification(tmp_path: Path, monkeypa
 
 def test_failing_notification_store_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = Notifying(tmp_path, {FIRST: 10})
-    write = world.store.write
+    write, refused = world.store.write, list[str]()
 
     def refuse(path: str, data: bytes) -> None:
         if path.startswith("news/"):
+            refused.append(path)
             raise StoreError(path)
         write(path, data)
 
@@ -114,7 +115,7 @@ def test_failing_notification_store_stops_nothing(tmp_path: Path, monkeypatch: p
         patched.setattr(world.store, "write", refuse)
         world.steps(10)
     assert world.spans() == [(0, 10)]
-    assert world.notifications() == []
+    assert (world.notifications(), len(refused)) == ([], 1)
     world.steps(100)
     assert world.notifications() == ["news/orders/w.news"]
 
@@ -268,9 +269,11 @@ def test_undelivered_notification_of_a_stopping_writer_goes_to_the_stage(tmp_pat
 def test_notifications_are_limited_to_one_a_second_per_stream() -> None:
     store, clock, topic = FsspecStore("memory://notifier"), HandClock(), Topic()
     stage = ObjectStage(store, lambda _: store, clock, lambda: "", "w")
-    notifier = LoaderNotifier(stage, clock, structlog.get_logger(), Metrics(), topic)
+    log, listening = structlog.get_logger(), ("busy", "rare")
+    notifier = LoaderNotifier(stage, clock, log, Metrics(), topic, app_ids=listening)
     for tenth in range(30):
         notifier.sealed("busy")
+        notifier.sealed("by schedule")
         if tenth == 5:
             notifier.sealed("rare")
         notifier.send_due()
@@ -279,5 +282,5 @@ def test_notifications_are_limited_to_one_a_second_per_stream() -> None:
         clock.now_s += 0.1
     assert topic.sent == ["busy", "rare", "busy", "busy"]
     notifier.end()
-    assert topic.sent[-1] == "busy", "the last marker is notified at the end"
+    assert topic.sent == ["busy", "rare", "busy", "busy", "busy"], "the last marker is notified at the end"
     assert list(store.list("news/")) == []

@@ -15,10 +15,12 @@ import pytest
 import structlog
 
 from common import metrics as catalogue
+from common.errors import StoreError
 from common.http import server as http_server
 from common.http.pages import Health, Pausing, pausing_calls, service_pages
 from common.http.server import HttpServer, Page, Routes, text_page
 from common.metrics import Metrics
+from common.stage.paused_streams import PausedStreams
 from tests.fakes.group import HandClock
 from tests.fakes.pauses import paused_streams
 
@@ -113,6 +115,23 @@ def test_one_stream_is_paused_and_resumed(serve: Callable[..., HttpServer], paus
     assert not pausing.is_on
 
 
+def test_pause_that_the_stage_refuses_is_a_503(
+    serve: Callable[..., HttpServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreError("the stage is away", "start it")
+
+    monkeypatch.setattr(PausedStreams, "pause", refuse)
+    answered = ask(serve(), "POST", "/pause?stream=orders", bearer())
+    assert answered[:2] == (503, "the stage is away → start it\n")
+
+
+def test_unhealthy_service_shows_its_notes_too() -> None:
+    page = service_pages("x", lambda: Health(("it is broken",), ("a note",)), Health, bytes)["/healthcheck"]
+    assert callable(page)
+    assert (page().status, page().body) == (503, b"it is broken\na note\n")
+
+
 def test_calls_are_refused_without_a_configured_token(serve: Callable[..., HttpServer]) -> None:
     status, text, _ = ask(serve(None), "POST", "/pause", bearer("None"))
     assert status == 403
@@ -122,7 +141,7 @@ def test_calls_are_refused_without_a_configured_token(serve: Callable[..., HttpS
 def test_calls_need_post_and_pages_need_get(serve: Callable[..., HttpServer], pausing: Pausing) -> None:
     server = serve()
     assert ask(server, "GET", "/pause", bearer())[0] == 404
-    assert ask(server, "POST", "/metrics", bearer())[0] == 404
+    assert [ask(server, "POST", "/metrics", headers)[0] for headers in (bearer(), {})] == [404, 401]
     assert ask(server, "PUT", "/pause", bearer())[0] == 501
     assert not pausing.is_on
 
@@ -265,7 +284,7 @@ def test_head_of_more_than_16_kib_is_refused(serve: Callable[..., HttpServer], l
     ],
 )  # fmt: skip
 def test_host_that_cannot_be_rebound_is_served(serve: Callable[..., HttpServer], host: str) -> None:
-    server = serve(hosts=("pipeline.example.com", "*.pages.example.org"))
+    server = serve(hosts=("Pipeline.example.com", "*.pages.example.org"))
     assert ask(server, "GET", "/version", {"Host": host})[0] == 200
 
 
@@ -274,6 +293,7 @@ def test_host_that_cannot_be_rebound_is_served(serve: Callable[..., HttpServer],
     [
         "evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "example.com",
         "pages.example.org", "localhost@evil.example", "evilsvc.example", "[::1", "", "evil.example.",
+        "evil.examplesvc",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST"])

@@ -611,6 +611,22 @@ WRONG = {
         with_stream(table_services={"z_order": ["id", "id"]}),
         ["table_services.z_order has a column twice"],
     ),
+    "partitioned by a column twice": (
+        with_stream(partition_by=["city", "city"]),
+        ["partition_by has a column twice"],
+    ),
+    "a property that only Delta writes": (
+        with_stream(table_properties={"io.unitycatalog.tableId": "1"}),
+        ["table_properties sets io.unitycatalog.tableId, which only Delta may write"],
+    ),
+    "a field renamed to a column": (
+        with_stream(columns="id BIGINT, city STRING", unknown_fields="evolve", rename={"town": "City"}),
+        ["rename makes the column 'City', which columns has too"],
+    ),
+    "a part of a field dropped from growing columns": (
+        with_stream(unknown_fields="evolve", drop=["city.zip"]),
+        ["drop names 'city.zip', which unknown_fields: evolve needs"],
+    ),
     "clustered and partitioned": (
         with_stream(cluster_by=["city"], partition_by=["city"]),
         ["cluster_by and partition_by", "remove one of them"],

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from common.settings import Settings, Stream
-from common.settings.overlap import TopicReaders
+from common.settings.overlap import TopicReaders, refused_sharing
 from common.spans import Partition, Position, Topic, TopicPartition
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from stage_writer.checked_topics import topic_lines
 from stage_writer.convert import StreamConverter
 from stage_writer.stage.staging import ObjectStage
-from tests.builders import settings_of
+from tests.builders import required, settings_of
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.staging import Staging
 from tests.fakes.writers import new_writer, runtime_of
@@ -81,3 +81,11 @@ def test_chains_of_no_stream_among_many(tmp_path: Path, asked: Count) -> None:
     asked.calls = 0
     ((listed, _),) = stage.of_no_stream(settings(tmp_path).streams)
     assert (listed.partition.topic, asked.calls <= MOST) == ("of-no-stream", True)
+
+
+def test_topic_with_a_topology_is_not_shared() -> None:
+    given = [{"app_id": app_id, "topics": [app_id], "table": f"memory://{app_id}"} for app_id in "ab"]
+    streams = settings_of(given[0], {**given[1], "topology": "shop:build"}).streams
+    refused = required(refused_sharing("t", streams))
+    assert "'a' and 'b' both read the topic 't', and a topic that 'b' has a topology for cannot be" in refused.problem
+    assert refused_sharing("t", settings_of(*given).streams) is None

@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import ConfigError
 from common.storage.store import normalised
-from common.tables.urls import require_url
+from common.tables.urls import comparable, require_url
 from tests.unit.common.settings.test_settings import parse, with_section, with_stream
 
 GOOD = [
@@ -51,6 +51,17 @@ WRONG = {
     "/data/or\nders": "cannot be printed",
     "simplecache::s3://lake/orders": "chains file systems",
 }
+
+
+@pytest.mark.parametrize(
+    ("url", "same"),
+    [
+        ("s3a://lake/t/", "s3://lake/t"), ("s3n://lake/t", "s3://lake/t"), ("s3://lake/t", "s3://lake/t"),
+        ("file:/lake/t", "/lake/t"), ("file:///lake/t/", "/lake/t"), ("/lake/t", "/lake/t"),
+    ],
+)  # fmt: skip
+def test_spellings_of_one_location_are_comparable(url: str, same: str) -> None:
+    assert comparable(url) == same
 
 
 @pytest.mark.parametrize("url", GOOD)

@@ -21,6 +21,13 @@ def test_txn_action_without_a_topic_belongs_to_the_stream_s_own_chain() -> None:
         assert identity.chains == {TopicPartition(Topic(chain), Partition(0)): TableChain(0, Position(10))}
 
 
+def test_newest_generation_of_a_chain_is_the_highest_number() -> None:
+    orders, ids = TopicPartition(Topic("orders"), Partition(0)), TxnIds("orders", several_topics=False)
+    table = dict.fromkeys(("orders-0@9", "orders-0@10", "orders-0@2", "orders-0"), 5)
+    assert ids.generation(table, orders) == 10
+    assert ids.at({orders: 3}, table, [orders]).generations == {orders: 10}
+
+
 def test_chain_that_reads_the_partitions_of_others_takes_their_place() -> None:
     orders, other, joined = (
         TopicPartition(Topic(topic), Partition(number))

@@ -182,6 +182,17 @@ def test_elements_without_record_keys_are_reported() -> None:
     assert Level.WARNING not in levels(found_in).values(), "a delete never creates a row with only the key"
 
 
+@pytest.mark.parametrize(("strict", "warned"), [({"id", "at", "gone"}, 0), ({"id", "at", "name"}, 1)])
+def test_soft_delete_of_an_unknown_key_leaves_the_other_columns_null(strict: set[str], warned: int) -> None:
+    merge = {"keys": ["id"], "sequence": "at", "soft_delete": "gone", "tombstones": "ignore"}
+    stream = stream_of(columns="id BIGINT, at BIGINT, name STRING", load="merge", merge=merge)
+    kinds = {"id": Primitive.LONG, "at": Primitive.LONG, "name": Primitive.STRING, "gone": Primitive.BOOLEAN}
+    fields = [Field(name, kind, nullable=name not in strict) for name, kind in kinds.items()]
+    state = table(schema_to_json(StructType((*fields, *KAFKA_FIELDS))))
+    warnings = [check.message for check in table_checks(stream, state) if check.level is Level.WARNING]
+    assert ["has the NOT NULL columns name, and" in message for message in warnings] == [True] * warned
+
+
 def test_routes_table_is_checked_against_its_own_declaration() -> None:
     declared = {"alerts": {"columns": "day DATE, share DOUBLE", "partition_by": ["day"], "load": "add"}}
     more = {"topology": "shop:build", "routes": {"alerts": "/data/alerts"}, "route_tables": declared}

@@ -10,6 +10,7 @@ from common.schema.widening import widened
 from common.settings.values import LoadSetting
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.state import TableState
+from common.tables.table_features import may_have_refused_rows, may_refuse_rows
 from delta_loader.plan.held import stage_again
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.load_modes.casting import casts_of
@@ -95,7 +96,7 @@ def test_different_partitioning_is_named() -> None:
         state(),
         state(writer=7, features=("appendOnly", "invariants", "deletionVectors", "columnMapping", "timestampNtz")),
         state(writer=7, features=("rowTracking", "domainMetadata", "clustering")),
-        state(properties={"delta.columnMapping.mode": "none", "delta.appendOnly": "true"}),
+        state(properties={"delta.columnMapping.mode": "none", "delta.appendOnly": "True"}),
     ],
 )
 def test_files_are_added_to_plain_tables_unless_set_otherwise(table: TableState) -> None:
@@ -105,6 +106,21 @@ def test_files_are_added_to_plain_tables_unless_set_otherwise(table: TableState)
     assert choose_load_mode(table, LoadSetting.APPEND) == Append("load is append")
     append_only = "delta.appendOnly" in table.properties
     assert isinstance(choose_load_mode(table, LoadSetting.MERGE), Refused if append_only else Merge)
+
+
+@pytest.mark.parametrize(
+    ("table", "checks", "did"),
+    [
+        (state(), False, False),
+        (state(writer=3), False, True),
+        (state(writer=6), False, True),
+        (state("a INT NOT NULL"), True, True),
+        (state("s STRUCT<x: INT NOT NULL>"), True, True),
+        (state(properties={"Delta.constraints.positive": "a > 0"}), True, True),
+    ],
+)
+def test_table_that_checks_its_rows_or_did_may_have_refused_some(table: TableState, *, checks: bool, did: bool) -> None:
+    assert (may_refuse_rows(table), may_have_refused_rows(table)) == (checks, did)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_join_previous_survives_a_restart() -> None:
 
 def test_late_record_is_dropped_and_counted_or_dead_lettered() -> None:
     for late, dropped, refused in (("drop", {"late": 1}, 0), ("dead_letter", {}, 1)):
-        builder = StreamsBuilder(late=late)
+        builder = StreamsBuilder(late=late, on_error="fail")
         windows = TimeWindows.of_size_with_no_grace(10 * SECOND)
         counts = builder.stream("clicks").group_by_key().windowed_by(windows).count()
         counts.to_stream().map_values(lambda count: {"count": count}).to()

@@ -32,6 +32,11 @@ def test_nothing_is_merged_while_a_snapshot_is_open() -> None:
     assert (counts.get(3), counts.get(5)) == ("later", "not sealed")
 
 
+def test_value_that_a_key_has_stays() -> None:
+    counts = TaskStores([Stores.key_value("counts")], MemoryBackend()).store("counts")
+    assert (counts.put_if_absent("a", 1), counts.put_if_absent("a", 2), counts.get("a")) == (None, 1, 1)
+
+
 def test_iterator_used_after_its_record_raises() -> None:
     stores = TaskStores([Stores.key_value("counts")], MemoryBackend())
     counts = stores.store("counts")

@@ -91,6 +91,13 @@ def test_steps_before_processors_keep_record_order() -> None:
     assert seen == ["below1", "next1", "next2", "below3", "next3"]
 
 
+def test_tombstone_is_no_row_of_a_step() -> None:
+    topology = numbers().add_step("any", Where("n IS NULL OR n > 0"), "numbers").add_sink("rows", "any")
+    driver = TopologyTestDriver(topology)
+    driver.pipe_inputs([Message("numbers", "k", None, 1), *given([("k", 1, 2)]), Message("numbers", "k", None, 3)])
+    assert [row["n"] for row in driver.rows()] == [1]
+
+
 def test_node_can_forward_to_one_named_child() -> None:
     def choose(context: ProcessorContext, record: Record) -> None:
         context.forward(record, "even" if record.value["n"] % 2 == 0 else "odd")
@@ -393,6 +400,18 @@ def test_stream_time_and_punctuations_survive_a_restart() -> None:
     driver.rows()
     driver.pipe_inputs(given([("k", 1, 19), ("k", 1, 20), ("k", 1, 24), ("k", 1, 25)]))
     assert ticks(driver) == [(10, 20), (25, 25)]
+
+
+@pytest.mark.parametrize("by_a_step", [False, True])
+def test_row_of_a_punctuation_that_does_not_match_ends_the_work(*, by_a_step: bool) -> None:
+    topology = numbers().add_processor("ticks", Ticks, "numbers")
+    if by_a_step:
+        topology.add_step("low", Derive({"low": 'CAST("at" AS TINYINT)'}), "ticks", columns="every BIGINT, at BIGINT")
+    topology.add_sink("rows", "low" if by_a_step else "ticks")
+    driver = TopologyTestDriver(topology, columns=None if by_a_step else "every BIGINT, at TINYINT")
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    with pytest.raises(TopologyError, match="a row that a punctuation returned does not match the"):
+        driver.pipe_input("numbers", "k", {"n": 1}, 300)
 
 
 class WallTicks(Ticks):
