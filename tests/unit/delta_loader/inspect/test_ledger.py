@@ -361,6 +361,19 @@ def test_record_in_both_tables_is_found() -> None:
     assert dead_twice.twice_dead.spans == [span(BUCKET, 2 * BUCKET)]
 
 
+def test_row_below_the_position_is_unknown_also_while_another_table_is_ahead() -> None:
+    main, ahead = History((5, 10, 5)), History((5, 20, 15))
+    tables = Tables(main.ledger, None, "t", "d", Shape(), routed=(ahead.ledger,))
+    seen = walk([span(5, 10)], Position(10), [bucket(2, *range(5, 13))], [])
+    _, findings = Reconciliation(tables, SOURCE, seen).of_tables(Explained(), Explained())
+    assert [(finding.kind, finding.spans) for finding in findings] == [("unknown_rows", (span(0, 5),))]
+
+
+def test_records_that_kafka_deletes_during_the_check_are_not_missing() -> None:
+    kafka = [(bucket(1, 2, 5), Bucket(0, 0, 0))]
+    assert walk([], Position(10), [], [], kafka=kafka, kafka_first=3).missing.spans == [span(5, 6)]
+
+
 def test_filtered_records_must_match_their_count() -> None:
     history = History()
     history.commit(add("f", 0, 8, 6), txn(9), ours=shaped(0, 10, {SOURCE: Counts(10, 6, 0, 0, filtered=4)}))
