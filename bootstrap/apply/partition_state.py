@@ -11,6 +11,7 @@ from common.remedies import quoted
 from common.settings import Stream
 from common.spans import Position, Span, TopicPartition
 from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin
+from common.stage.put_aside import put_aside_manifests
 from common.tables.deferred_ranges import deferred_of
 from common.tables.identity import NO_IDENTITY, TableChain, TableIdentity, overlap
 from common.tables.state import TableState
@@ -53,6 +54,7 @@ def partition_state(
         table=position,
         staged=without_emptied((staged for staged in markers if staged not in older), position, chain_origin),
         older=older,
+        put_aside=put_aside_manifests(store, partition),
         chain_origin=chain_origin,
         generation=generation,
         topic_id=topic_id,

@@ -69,6 +69,8 @@ class PartitionState:
     """The markers of the chain in the stage, in the order of their positions."""
     older: Sequence[StagedMarker] = field(default=())
     """Markers from before the chain's origin, which no longer belong to it."""
+    put_aside: Sequence[Manifest] = field(default=())
+    """What earlier repairs put aside of the chain (common/stage/put_aside.py)."""
     chain_origin: ChainOrigin | None = None
     """The recorded origin of the chain (common/stage/chain_origins.py)."""
     generation: int = 0

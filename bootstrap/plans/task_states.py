@@ -12,6 +12,8 @@ Rules:
    names and that start before the position. A marker names every outbox that is not known to be delivered, also if the
    markers below it are settled. Outboxes that were delivered meanwhile are passed over by the delivery
    (stage_writer/outbox/delivery.py, rules 3 and 4).
+5. Where a table has more than the chain, a marker that was put aside may name the outbox with those records
+   (common/stage/put_aside.py).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 from bootstrap.plans.state import PartitionState, TaskPoint
 from common.spans import Position
 from common.stage.markers import Origin
+from common.stage.put_aside import outboxes_beyond
 from common.stage.task_files import EMPTY_STATE, OutboxName, StateFiles
 
 
@@ -75,7 +78,7 @@ class TaskStates:
         return (note,)
 
     def outboxes(self, position: Position) -> tuple[str, ...]:
-        """The outboxes not known to be delivered there, oldest first (rule 4)."""
+        """The outboxes not known to be delivered there, oldest first (rules 4 and 5)."""
         origin = self.chain.origin
         named = () if origin is None else origin.outboxes
         for marker in self.chain.chain.markers:
@@ -86,5 +89,15 @@ class TaskStates:
                 continue
             named = (*named, *marker.manifest.outboxes)
             break
+        named = (*named, *self._loaded_beyond())
         parsed = ((path, OutboxName.parse(path)) for path in dict.fromkeys(named))
         return tuple(path for path, name in parsed if name is not None and name.start < position)
+
+    def _loaded_beyond(self) -> tuple[str, ...]:
+        """The outboxes of what all tables have and the chain lacks (rule 5)."""
+        chain, loaded = self.chain, self.chain.in_all_tables
+        if loaded is None:
+            return ()
+        begun = Position(0) if chain.origin is None else chain.origin.position
+        end = begun if chain.chain.end is None else chain.chain.end
+        return outboxes_beyond(chain.put_aside, end, chain.staged_generation, loaded)

@@ -344,3 +344,23 @@ def test_dead_letters_of_records_that_a_table_refuses_are_in_their_topic_once(
         programs.succeed("delta-loader", "run", config, "--once")
     replayed = dict(sender.heads(4)[-1])
     assert (replayed["dead_letter.offset"], replayed["dead_letter.error_class"]) == (b"2", b"wrong_type")
+
+    # A waiting dead letter of a marker that was loaded, and put aside: the chain continues after it.
+    later = f"{errors}-later"
+    (stream,) = settings["streams"]
+    settings["streams"] = [{**stream, "dead_letters": f"kafka://{later}"}]
+    settings["writer"] |= {"revoke_timeout": "1s"}
+    config = programs.config({**settings, "loader": {"http": None, "lease": "0s"}})
+    producer.produce(topic, b"{", b"key")
+    assert producer.flush(180) == 0
+    assert programs.run("stage-writer", "run", config, "--until-caught-up").returncode == 3, "no such topic"
+    programs.succeed("delta-loader", "run", config, "--once")
+    partition = ("--topic", topic, "--partition", "0")
+    programs.succeed("bootstrap", "rewind", config, *partition, "--to", "5", "--below-table", "--yes")
+    programs.succeed("bootstrap", "rewind", config, *partition, "--to", "6", "--yes")
+    admin = kafka.admin
+    admin.create_topics([NewTopic(later, 1, 1)])[later].result(60)
+    for _ in range(2):
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    (letter,) = Sender(kafka, tmp_path / "none", TopicPartition(Topic(topic), Partition(0)), later).messages(1)
+    assert letter.value() == b"{"

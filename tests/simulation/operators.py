@@ -39,15 +39,6 @@ class GivenUpPositions:
     """Positions that an operator gave up: their records may be missing, or present."""
 
     spans: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
-    passed: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
-    """What a repair passed over because the tables have it (docs/internals/guarantees.md, the known gap of G16)."""
-
-    def may_be_undelivered(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether a topic may lack what the tables have of the record."""
-        return _is_within(self.passed.get(partition, ()), offset)
-
-    def pass_over(self, state: PartitionState, end: int) -> None:
-        self.passed.setdefault(state.partition, []).append((int(state.chain.end or 0), end))
 
     def has(self, partition: TopicPartition, offset: int) -> bool:
         """Whether its record may be missing."""
@@ -174,7 +165,6 @@ class Operator:
         plan = plan_skip(state, Position(begin + self._world.rng.randrange(1, 6)), self._author())
         span = plan.marker.span
         self._given_up.give(state.partition, int(span.start), int(span.end))
-        self._given_up.pass_over(state, int(span.start))
         self._world.faults[Fault.SKIP] += 1
         self._world.note(f"an operator gives up {span} of {state.partition}")
         with self._locks.locked(state.partition, "skip") as store:
@@ -186,7 +176,6 @@ class Operator:
         if state.table is None and plan.marker is not None and all(marker in plan.put_aside for marker in state.staged):
             # Nothing is left below: it says where the chain begins, and earlier records are not required.
             self._given_up.give(state.partition, 0, int(plan.position))
-        self._given_up.pass_over(state, int(plan.position))
         self._world.faults[Fault.REWIND] += 1
         self._world.note(f"an operator rewinds {state.partition} to {plan.position}")
         plan = self._with_tables_ahead(state, plan)

@@ -16,8 +16,9 @@ Rules:
    it (common/stage/task_files.py, rule 7): it is of a lost claim, or of a chain abandoned after a partial delivery.
    Outboxes are listed before the markers: one that gets its marker in between is younger, and is kept. The origin is
    read after the markers: a rewind writes it before it removes one. A marker that cannot be read, or disappears during
-   the check, keeps all outboxes of its chain; so does an origin that cannot be read. An object that is not named like
-   an outbox is left alone.
+   the check, keeps all outboxes of its chain; so does an origin that cannot be read. A marker that was put aside keeps
+   its outboxes while the chain is below its end (common/stage/put_aside.py). An object that is not named like an outbox
+   is left alone.
 8. On its schedule it runs in the background of the loads, and never makes one fail: an error is logged, and the next
    scheduled time is the next try.
 """
@@ -38,11 +39,12 @@ from common.metrics import Metrics
 from common.ports import ObjectStore, StoredObject
 from common.settings import Settings
 from common.settings.values import OFF
-from common.spans import TopicPartition
+from common.spans import Position, TopicPartition
 from common.stage.appeared_routes import with_appeared
-from common.stage.chain_origins import newest_origin
+from common.stage.chain_origins import ChainOrigin, newest_origin
 from common.stage.data_files import shortened
-from common.stage.markers import DONE, STRAY, MarkerName, folder_of, is_late_path, marker_from_bytes
+from common.stage.markers import DONE, STRAY, Manifest, MarkerName, folder_of, is_late_path, marker_from_bytes
+from common.stage.put_aside import outboxes_beyond, put_aside_manifests
 from common.stage.replacements import REPLACE
 from common.stage.task_files import OUTBOX, OutboxName
 from common.storage.listing import Upload
@@ -251,21 +253,23 @@ def settled_outboxes(stage: ScannedStore, parallel: ParallelMap, before_ms: int)
 
 
 def _named(stage: ObjectStore, parallel: ParallelMap, partition: TopicPartition) -> set[str] | None:
-    """The outboxes that the markers of a chain and its origin name; None if one cannot be read (rule 7)."""
+    """The outboxes of a chain that are still referred to; None if one of its markers cannot be read (rule 7)."""
     paths = [item.path for item in stage.list(folder_of(partition))]
-    named: set[str] = set()
+    manifests: list[Manifest] = []
     try:
         for path, data in zip(paths, parallel(stage.read, paths), strict=True):
             name = MarkerName.parse(path)
             if name is None or data is None:
                 return None
             manifest = marker_from_bytes(name, data).manifest
-            named.update(() if manifest is None else manifest.outboxes)
-        origin = newest_origin(stage, partition)
-        named.update(() if origin is None else origin.outboxes)
+            manifests += [] if manifest is None else [manifest]
+        origin = newest_origin(stage, partition) or ChainOrigin(Position(0))
     except MarkerError:
         return None
-    return named
+    end = max((manifest.span.end for manifest in manifests), default=origin.position)
+    generation = max([origin.generation, *(manifest.generation for manifest in manifests)])
+    named = {path for manifest in manifests for path in manifest.outboxes}
+    return named.union(origin.outboxes, outboxes_beyond(put_aside_manifests(stage, partition), end, generation))
 
 
 class ScheduledCleanUp:

@@ -18,7 +18,7 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.appeared_routes import agree_on
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.data_files import DataFileName
-from common.stage.markers import Marker, marker_to_bytes
+from common.stage.markers import Marker, marker_to_bytes, stray_path
 from common.stage.task_files import OutboxName
 from common.storage.listing import Upload
 from common.storage.store import FsspecStore
@@ -28,6 +28,7 @@ from delta_loader.maintenance.cleaning.rules import Area, Tally, as_json, as_tex
 from delta_loader.ports import in_turn
 from tests.builders import required, settings_of
 from tests.fakes.loading import settings_for
+from tests.fakes.markers import flush
 from tests.fakes.metrics import numbers
 from tests.fakes.staging import Staging
 from tests.fakes.stores import TrappedStore, acting, failing
@@ -399,20 +400,24 @@ def test_outboxes_not_named_by_a_marker_or_origin_are_removed(staging: Staging) 
     waiting, begun, lost = (
         OutboxName(partition, Position(0), 0, flush_id).path for flush_id in ("waiting", "begun", "lost")
     )
+    again, beyond = (OutboxName(partition, Position(start), 0, "put-aside").path for start in (0, 10))
     elsewhere = OutboxName(TopicPartition(Topic("gone"), Partition(3)), Position(7), 0, "left").path
     strange = "outbox/orders/0/notes.txt"
     named = replace(marker, manifest=replace(marker.manifest, outboxes=(waiting,)))
     store.write(marker.name.path, marker_to_bytes(named))
     store.write(origin_path(partition), origin_to_bytes(ChainOrigin(Position(9), outboxes=(lost,))))
     store.write(origin_path(partition, 3), origin_to_bytes(ChainOrigin(Position(5), outboxes=(begun,))))
-    for path in (waiting, begun, lost, elsewhere, strange):
+    for aside, outbox in ((flush(10, 20, partition=partition), beyond), (flush(0, 10, partition=partition), again)):
+        copy = replace(aside, manifest=replace(required(aside.manifest), outboxes=(outbox,)))
+        store.write(stray_path(copy.name.path), marker_to_bytes(copy))
+    for path in (waiting, begun, lost, again, beyond, elsewhere, strange):
         store.write(path, b"records")
     assert clean(staging)["outboxes /stage"].count == 0  # too young
     grow_old(staging)
     for removing in (False, True):
         tally = clean(staging, remove=removing)["outboxes /stage"]
-        assert (tally.count, set(tally.examples)) == (2, {lost, elsewhere})
-    assert {stored.path for stored in store.list("outbox")} == {waiting, begun, strange}
+        assert (tally.count, set(tally.examples)) == (3, {lost, again, elsewhere})
+    assert {stored.path for stored in store.list("outbox")} == {waiting, begun, beyond, strange}
 
 
 def test_unreadable_marker_or_origin_keeps_the_outboxes_of_its_chain(staging: Staging) -> None:
