@@ -115,6 +115,16 @@ def test_one_stream_is_paused_and_resumed(serve: Callable[..., HttpServer], paus
     assert not pausing.is_on
 
 
+def test_second_pause_keeps_the_time_of_the_first(metrics: Metrics) -> None:
+    clock = HandClock()
+    pausing = Pausing(clock, structlog.get_logger(), metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
+    since_ms = clock.wall_ms()
+    for _ in range(2):
+        pausing.pause()
+        assert pausing.since_ms == since_ms
+        clock.sleep_s(5)
+
+
 def test_pause_that_the_stage_refuses_is_a_503(
     serve: Callable[..., HttpServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,10 @@ def test_printed_settings_parse_to_the_same_tables(more: dict[str, object]) -> N
             {"routes": {"click": {"table": "/data/clicks", "load": "auto"}}, **MERGE},
             "routes.click.load is set, but only the stream's load can be merge",
         ),
+        (
+            {"routes": {"aB": "/data/a", "Ab": "/data/b"}, "unknown_fields": "evolve", "route_columns": "own"},
+            "'Ab' and 'aB' differ only in case",
+        ),
         ({"tables": ["/data/a"], "routes": {"a": "/data/b"}}, "tables are given, .* and so is route; write the tables"),
         ({"tables": ["/data/a", "/data/orders"], "route": None}, "tables names /data/orders twice"),
         ({"tables": [{"tabel": "/data/a"}], "route": None}, r"tables\[0\].tabel \(orders\) is not a setting"),

@@ -237,6 +237,21 @@ def test_missing_derived_column_is_reported() -> None:
     assert columns_check(derives.model_copy(update={"evolution": Evolution.ADD}), table()).level is Level.OK
 
 
+@pytest.mark.parametrize(
+    ("more", "name", "level"),
+    [
+        ({"derive": {"day": "'x'"}}, "day", Level.OK),
+        ({"unknown_fields": "rescue"}, "_rescued", Level.OK),
+        ({"envelope": "debezium"}, "_cdc", Level.OK),
+        ({}, "other", Level.ERROR),
+    ],
+)
+def test_not_null_column_that_writers_add_is_staged(more: dict[str, object], name: str, level: Level) -> None:
+    stream = stream_of(columns="id BIGINT", load="append", **more)
+    strict = Field(name, Primitive.STRING, nullable=False)
+    assert columns_check(stream, table(schema_to_json(StructType((ID, *KAFKA_FIELDS, strict))))).level is level
+
+
 def test_short_log_and_txn_retention_are_warnings_with_a_remedy() -> None:
     forgets = table(setTransactionRetentionDuration="interval 1 days", logRetentionDuration="interval 1 days")
     checks = [check for check in table_checks(STREAM, forgets) if check.name == "memory"]

@@ -499,6 +499,20 @@ def test_restart_under_another_app_id_begins_after_the_loaded_records(pipeline: 
     assert pipeline.begun("orders") == [0, 10, 20, 30]
 
 
+def test_table_that_another_program_makes_again_under_a_running_loader_gets_all(pipeline: Pipeline) -> None:
+    """It has as many versions as the one before."""
+    orders = pipeline.staging()
+    loader = loader_for(orders, pipeline.tables, settings_for(orders))
+    flushes(orders, 0, 10)
+    loader.run_pass()
+    made = pipeline.tables.tables[orders.table]
+    commits = [replace(commit, files=(), metadata=CommitMetadata("x", "other", {}, None)) for commit in made.commits]
+    pipeline.tables.tables[orders.table] = replace(made, table_id="new", commits=commits, transactions={})
+    flushes(orders, 10, 20)
+    (report,) = loader.run_pass()
+    assert (report.failure, report.held, pipeline.begun("orders")) == (None, {}, [0, 10])
+
+
 def test_app_id_edited_under_a_running_loader_is_not_a_recreated_table(pipeline: Pipeline) -> None:
     """The old loader settles its last marker once a writer with the new app_id has staged more."""
     orders = pipeline.staging(topic_id="A")

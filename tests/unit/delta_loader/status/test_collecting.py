@@ -8,7 +8,6 @@ import pytest
 
 from common.ports import StoredObject
 from common.spans import Position
-from common.stage.appeared_routes import agree_on
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.markers import Marker
 from delta_loader.ports import in_turn
@@ -19,7 +18,7 @@ from tests.builders import instance
 from tests.fakes.loading import settings_for, status_of
 from tests.fakes.markers import chain_of, put
 from tests.fakes.staging import Staging
-from tests.fakes.stores import TrappedStore, acting
+from tests.fakes.stores import TrappedStore
 from tests.unit.common.tables.test_delta_log import METADATA, PROTOCOL, commit, txn
 
 
@@ -181,21 +180,6 @@ def test_markers_that_are_settled_while_they_are_read_are_no_gap(tmp_path: Path,
 
     assert world.reasons(trap) == [None, None]
     assert loads == 0
-
-
-def test_tables_that_appear_while_it_looks_are_known(tmp_path: Path) -> None:
-    staging, routes = Staging.below(tmp_path), iter("abc")
-
-    def appear() -> None:
-        route = next(routes)
-        agree_on(staging.store(staging.stage_url), "orders", [route], 10)
-        start = 10 * "abc".index(route)
-        staging.flush(0, start, start + 10, routed={route: [start]})
-
-    (stream,) = settings_for(staging, {"route": "name", "route_table": staging.route("{route}")}).streams
-    stage = Stage(TrappedStore(staging.stage_url, before=acting("list", appear, below="done", times=3)), in_turn)
-    (partition,) = stream_status(stream, stage, staging.store, lambda _: None).partitions
-    assert partition.held is None
 
 
 def test_staged_file_that_is_loaded_while_it_is_looked_for_is_not_missing(tmp_path: Path) -> None:
