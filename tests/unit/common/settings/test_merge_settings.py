@@ -1,5 +1,7 @@
 """`load: merge` in a config: each refusal names the key and the remedy."""
 
+from dataclasses import replace
+
 import pytest
 from pydantic import ValidationError
 
@@ -88,7 +90,9 @@ def test_keys_and_sequence_are_table_names_and_may_be_derived() -> None:
         columns="userID BIGINT", load="merge", merge=merge, rename={"userID": "user"}, derive={"seconds": "1"}
     )
     place = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
-    assert merge_by_of(stream) == MergeBy(("user",), place, "seconds", "gone")
+    by = required(merge_by_of(stream))
+    assert by == MergeBy(("user",), place, "seconds", "gone")
+    assert (by.order, replace(by, row="_merge_row").order) == (place, (*place, "_merge_row"))
     assert merge_by_of(stream_of(columns="id INT")) is None
 
 
