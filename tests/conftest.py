@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cache
 from pathlib import Path
 
@@ -113,35 +114,53 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """A file's tests share a worker's topics and tables; histories and properties share nothing, and are spread.
 
-    What a Spark session does for the first time costs it much more CPU than the second time. So half of the workers
-    take the files that need one first, and the others last: those seldom start one.
+    What a Spark session does for the first time costs it much more CPU than the second time, and a merge has more of it
+    than all else. So half of the workers take the files that need a session first, one of them those that merge; the
+    others take these files last, and seldom start a session.
     """
     from xdist.scheduler import LoadFileScheduling
-
-    def needs_session(scope: str) -> bool:
-        return scope in _sessions(config.rootpath)
 
     class Spread(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return nodeid if nodeid.startswith(_BY_THEMSELVES) else str(super()._split_scope(nodeid))
 
         def _assign_work_unit(self, node: WorkerController) -> None:
-            has_session = list(self.nodes).index(node) % 2 == 0
-            scope = next((scope for scope in self.workqueue if needs_session(scope) is has_session), None)
-            if scope is not None:
-                self.workqueue.move_to_end(scope, last=False)
+            order = _order_of_worker(list(self.nodes).index(node))
+            kinds = _kinds_of_files(config.rootpath)
+            first = min(self.workqueue, key=lambda scope: order.index(kinds.get(scope, _Kind.OTHER)))
+            self.workqueue.move_to_end(first, last=False)
             super()._assign_work_unit(node)
 
     config.option.loadscopereorder = False  # our order is the one above
     return Spread(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+class _Kind(Enum):
+    """What a file of tests does with the Spark session of its worker."""
+
+    MERGES = auto()
+    LOADS = auto()
+    OTHER = auto()
+    """It needs none."""
+
+
+def _order_of_worker(number: int) -> tuple[_Kind, ...]:
+    if number % 2 == 1:
+        return _Kind.OTHER, _Kind.LOADS, _Kind.MERGES
+    return (_Kind.MERGES, _Kind.LOADS, _Kind.OTHER) if number == 0 else (_Kind.LOADS, _Kind.OTHER, _Kind.MERGES)
+
+
 @cache
-def _sessions(root: Path) -> set[str]:
+def _kinds_of_files(root: Path) -> Mapping[str, _Kind]:
     """The files with tests that ask for `spark`."""
     files = (file for folder in ("integration", "contract") for file in (root / "tests" / folder).glob("test_*.py"))
-    asked = re.compile(r'spark: SparkSession|getfixturevalue\("spark"\)')
-    return {file.relative_to(root).as_posix() for file in files if asked.search(file.read_text("utf-8"))}
+    asked, merges = re.compile(r'spark: SparkSession|getfixturevalue\("spark"\)'), re.compile(r'"merge"|ChangeStream')
+    kinds: dict[str, _Kind] = {}
+    for file in files:
+        text = file.read_text("utf-8")
+        if asked.search(text):
+            kinds[file.relative_to(root).as_posix()] = _Kind.MERGES if merges.search(text) else _Kind.LOADS
+    return kinds
 
 
 def _end_worker(pid: int) -> None:
