@@ -100,36 +100,38 @@ def test_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: Path
     assert held % ("orders", 1) in page(first, "/metrics")
     assert {event["app_id"] for event in events(second, "committed")} == {"returns"}
 
-    # A single pass next to them waits for the lease for a while, and then loads without it.
-    done = programs.run("delta-loader", "run", before, "--once")
-    assert done.returncode == 0, done.stderr
-    assert "loading although another loader holds the lease" in done.stderr
-
-    first.kill()
+    # A holder that is stopped in its tracks is replaced, and steps back when it goes on.
+    (slept,) = (entry["holder"] for entry in lease["holders"] if entry["streams"] == ["orders"])
+    first.pause()
     orders.flush(0, 20, 30)
     loads(second, orders, 29)
     [(holder, of)] = [(entry["holder"], entry["streams"]) for entry in lease_of(programs, after)["holders"]]
     assert of == ["orders", "returns"]
+    assert holder not in {slept, None}
+    first.resume()
+    first.wait_until(lambda: bool(events(first, "lease lost")), "the loader that slept", PATIENCE_S)
 
-    # A holder that is stopped in its tracks is replaced, and steps back when it goes on.
-    third = programs.start("delta-loader", "run", after)
+    # A loader that gets SIGTERM releases its lease. (What starts from here on goes on with its Java.)
+    assert second.stop(PATIENCE_S) == 0
+    assert [event["streams"] for event in events(second, "lease taken")] == [["returns"], ["orders"]]
+    orders.flush(0, 30, 40)
+    loads(first, orders, 39)
+    assert [event["streams"] for event in events(first, "lease taken")] == [["orders"], ["orders"]]
+    assert len(events(first, "lease released")) == 1
+
+    # A single pass next to it waits for the lease for a while, and then loads without it.
+    done = programs.run("delta-loader", "run", before, "--once")
+    assert done.returncode == 0, done.stderr
+    assert "loading although another loader holds the lease" in done.stderr
+
+    third = programs.start("delta-loader", "run", before)
     third.wait_until(lambda: is_ready(third), "the next standby", PATIENCE_S)
-    assert "delta_loader_lease_held 1.0" in page(second, "/metrics")
+    assert "delta_loader_lease_held 1.0" in page(first, "/metrics")
     assert "delta_loader_lease_held 0.0" in page(third, "/metrics")
     assert (events(third, "committed"), events(third, "lease taken")) == ([], [])
-    second.pause()
-    orders.flush(0, 30, 40)
-    loads(third, orders, 39)
-    assert lease_of(programs, after)["holder"] not in {holder, None}
-    second.resume()
-    second.wait_until(lambda: bool(events(second, "lease lost")), "the loader that slept", PATIENCE_S)
-
-    # A loader that gets SIGTERM releases its lease.
-    assert third.stop(PATIENCE_S) == 0
+    first.kill()
     orders.flush(0, 40, 50)
-    loads(second, orders, 49)
-    assert [event["streams"] for event in events(second, "lease taken")] == [["returns"], ["orders"], of]
-    assert len(events(second, "lease released")) == 1
-    assert second.stop(PATIENCE_S) == 0
-    assert lease_of(programs, after)["holder"] is None
+    loads(third, orders, 49)
+    assert third.stop(PATIENCE_S) == 0
+    assert lease_of(programs, before)["holder"] is None
     assert all("Traceback" not in child.log.read_text("utf-8") for child in programs.started)
