@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 from structlog import get_logger
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
@@ -28,6 +29,7 @@ from devservices.kafka import KafkaCluster
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks
+from tests.integration import in_process
 from tests.integration.conftest import Programs
 from tests.reading import rows_of
 from tests.waiting import until
@@ -311,11 +313,11 @@ def test_dead_letters_are_in_their_topic_once(
 
 @pytest.mark.spark
 def test_dead_letters_of_records_that_a_table_refuses_are_in_their_topic_once(
-    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
 ) -> None:
     topic, errors = new_topic(1), new_topic(1)
     settings = with_dead_letters(kafka, topic, errors, tmp_path)
-    config = programs.config({**settings, "loader": {"http": None, "lease": "0s"}})
+    config = programs.config(settings)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     def staged(*values: bytes) -> None:
@@ -324,12 +326,15 @@ def test_dead_letters_of_records_that_a_table_refuses_are_in_their_topic_once(
         assert producer.flush(180) == 0
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
 
+    def load() -> None:
+        assert in_process.load(config, spark).failure is None
+
     staged(b'{"id": 1}')
-    programs.succeed("delta-loader", "run", config, "--once")
+    load()
     DeltaTable(f"{tmp_path}/table").alter.add_constraint({"positive": "id > 0"})
     staged(b'{"id": -1}', b'{"id": "x"}', b'{"id": 2}', b'{"id": -2}')
     for _ in range(2):
-        programs.succeed("delta-loader", "run", config, "--once")
+        load()
     assert sorted(row["id"] for row in rows_of(f"{tmp_path}/table")) == [1, 2]
     sender = Sender(kafka, tmp_path / "none", TopicPartition(Topic(topic), Partition(0)), errors)
     sent = [dict(headers) for headers in sender.heads(3)]
@@ -341,7 +346,7 @@ def test_dead_letters_of_records_that_a_table_refuses_are_in_their_topic_once(
     assert {message.value() for message in sender.messages(3)} == {b'{"id": -1}', b'{"id": "x"}', b'{"id": -2}'}
     programs.succeed("stage-writer", "replay", config, "--topic", topic, "--from", "2", "--to", "4", "--yes")
     for _ in range(2):
-        programs.succeed("delta-loader", "run", config, "--once")
+        load()
     replayed = dict(sender.heads(4)[-1])
     assert (replayed["dead_letter.offset"], replayed["dead_letter.error_class"]) == (b"2", b"wrong_type")
 
@@ -350,11 +355,11 @@ def test_dead_letters_of_records_that_a_table_refuses_are_in_their_topic_once(
     (stream,) = settings["streams"]
     settings["streams"] = [{**stream, "dead_letters": f"kafka://{later}"}]
     settings["writer"] |= {"revoke_timeout": "1s"}
-    config = programs.config({**settings, "loader": {"http": None, "lease": "0s"}})
+    config = programs.config(settings)
     producer.produce(topic, b"{", b"key")
     assert producer.flush(180) == 0
     assert programs.run("stage-writer", "run", config, "--until-caught-up").returncode == 3, "no such topic"
-    programs.succeed("delta-loader", "run", config, "--once")
+    load()
     partition = ("--topic", topic, "--partition", "0")
     programs.succeed("bootstrap", "rewind", config, *partition, "--to", "5", "--below-table", "--yes")
     programs.succeed("bootstrap", "rewind", config, *partition, "--to", "6", "--yes")
