@@ -162,7 +162,8 @@ def without_a_codec(spark: SparkSession) -> Iterator[None]:
             spark.conf.unset(key)
 
 
-@pytest.mark.parametrize("lake", ["file"], indirect=True)
+@pytest.mark.in_turn("a checkpoint cannot be written")
+@pytest.mark.parametrize("lake", ["file", pytest.param("moto", marks=pytest.mark.s3)], indirect=True)
 def test_failed_checkpoint_leaves_no_torn_file_and_is_retried(
     lake: Lake, spark: SparkSession, request: pytest.FixtureRequest
 ) -> None:
@@ -200,6 +201,7 @@ def test_failed_checkpoint_leaves_no_torn_file_and_is_retried(
     table.load(Later())
 
 
+@pytest.mark.nightly  # a Java of its own, for the codecs' library alone
 @pytest.mark.s3
 @pytest.mark.parametrize("lake", ["moto"], indirect=True)
 def test_loader_whose_codec_is_missing_loads_and_leaves_no_torn_checkpoint(
