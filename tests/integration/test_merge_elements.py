@@ -120,80 +120,111 @@ def rows_in(rows: list[dict[str, object]], topic: Topic, record: str, element: s
     return records
 
 
-def read(folder: Path, orders: Topic, baskets: Topic) -> tuple[Records, Records]:
-    return (
-        rows_in(rows_of(f"{folder}/orders"), orders, "order_id", "item", "sku"),
-        rows_in(rows_of(f"{folder}/baskets"), baskets, "id", "line", "n"),
-    )
+@dataclass(frozen=True)
+class Pipeline:
+    topic: Topic
+    table: str
+    config: Path
+    programs: Programs
+    spark: SparkSession
+    columns: tuple[str, str, str]
+    """A record's key, its element, and that one's key."""
 
+    def load(self) -> None:
+        assert self.topic.producer.flush(180) == 0
+        self.programs.succeed("stage-writer", "run", self.config, "--until-caught-up")
+        report = in_process.load(self.config, self.spark)
+        assert (report.failure, report.held) == (None, {})
+        assert rows_in(rows_of(self.table), self.topic, *self.columns) == self.topic.loaded()
 
-def test_tables_have_the_elements_of_their_records_and_no_others(
-    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
-) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    orders = Topic(producer, new_topic(2), sequenced=True, soft=True)
-    baskets = Topic(producer, new_topic(1), sequenced=False, soft=False)
-    config = programs.config(
-        pipeline_config(
-            kafka.bootstrap_servers,
-            tmp_path,
-            orders_of(orders.name, f"{tmp_path}/orders"),
-            baskets_of(baskets.name, f"{tmp_path}/baskets"),
-            writer={"group_id": orders.name},
-        )
-    )
-
-    def load() -> None:
-        assert producer.flush(180) == 0
-        programs.succeed("stage-writer", "run", config, "--until-caught-up")
-        reports = in_process.load_all(config, spark)
-        assert [(report.failure, report.held) for report in reports] == [(None, {}), (None, {})]
-        assert read(tmp_path, orders, baskets) == (orders.loaded(), baskets.loaded())
-
-    for number in range(6):
-        order(orders, number, {"a": "1", "b": "1", "c": "1"}, 10)
-        basket(baskets, number, {1: "x", 2: "x", 3: "x"})
-    orders.send({"orderID": 0, "at": 99, "op": "put", "items": [{"SKU": "a"}, {"SKU": "b"}, {"SKU": "a"}]})
-    orders.send({"orderID": 0, "at": 99, "op": "put", "items": [{"SKU": "a"}, {"value": "no key"}]})
-    load()
-    spark.sql(f"ALTER TABLE delta.`{tmp_path}/baskets` ADD CONSTRAINT known CHECK (line.value <> 'no')")
-    order(orders, 0, {"b": "2", "d": "2"}, 20)  # a and c are gone
-    order(orders, 1, {}, 20)
-    order(orders, 2, {"a": "9"}, 20, op="cancel")
-    order(orders, 3, {"z": "late"}, 5)
-    order(orders, 4, {"e": "2"}, 20)
-    order(orders, 4, {"f": "late"}, 19)
-    order(orders, 4, {"a": "3"}, 21)
-    basket(baskets, 0, {2: "y"})
-    basket(baskets, 1, {})
-    lost(baskets, 2)
-    basket(baskets, 12, {1: "y", 2: "y"})
-    refused = {"id": 3, "inside": {"lines": [{"n": 1, "value": "no"}, {"n": 7, "value": "y"}]}}
-    baskets.send({"payload": {"op": "u", "before": None, "after": refused, "ts_ms": 1}})
-    load()
-    chance = random.Random(7)  # noqa: S311 - a test's dice
-    for number in range(30):
-        chosen = {chance.choice("abcdef"): str(chance.randrange(9)) for _ in range(chance.randrange(4))}
-        order(orders, chance.randrange(6), chosen, 20 + chance.randrange(9), chance.choice(["put", "put", "cancel"]))
-        basket(baskets, chance.randrange(6), {ord(name): value for name, value in chosen.items()})
-        if number == 20:
-            baskets.send({"payload": {"op": "t", "ts_ms": 1, "source": {}}}, RecordEvent(0, 0, OF_ALL))
-    load()
-    check(orders, tmp_path, config, spark)
-
-
-def check(orders: Topic, folder: Path, config: Path, spark: SparkSession) -> None:
-    by_spark = spark.read.format("delta").load(f"{folder}/orders").where("NOT gone").select("order_id", "item.sku")
-    shown = [(record, *name) for record, rows in orders.expected.items() for name in rows if not rows[name].deleted]
-    assert sorted(map(tuple, by_spark.collect())) == sorted(shown)
-    letters = rows_of(f"{folder}/orders_dead_letters")
-    assert sorted(row["error_class"] for row in letters) == ["null_key", "repeated_key"]
-    letters = rows_of(f"{folder}/baskets_dead_letters")
-    assert [row["error_class"] for row in letters] == ["refused_by_table"]
-    for app_id in ("orders", "baskets"):
-        report = in_process.verify(config, spark, app_id)
+    def check(self, *dead_letters: str) -> None:
+        letters = rows_of(f"{self.table}_dead_letters")
+        assert sorted(str(row["error_class"]) for row in letters) == list(dead_letters)
+        report = in_process.verify(self.config, self.spark)
         assert (report.failure, report.is_clean) == (None, True)
         assert {"merged"} == {finding.kind for finding in report.findings if finding.verdict is Verdict.UNPROVED}
+
+
+@pytest.fixture
+def pipeline(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
+) -> Callable[..., Pipeline]:
+    def pipeline(
+        stream_of: Callable[[str, str], dict[str, object]], *columns: str, partitions: int, by_sequence: bool
+    ) -> Pipeline:
+        """``by_sequence`` is for records with a sequence, whose deletes stay as rows."""
+        producer, table = Producer({"bootstrap.servers": kafka.bootstrap_servers}), f"{tmp_path}/table"
+        topic = Topic(producer, new_topic(partitions), sequenced=by_sequence, soft=by_sequence)
+        stream, writer = stream_of(topic.name, table), {"group_id": topic.name}
+        config = programs.config(pipeline_config(kafka.bootstrap_servers, tmp_path, stream, writer=writer))
+        record, element, key = columns
+        return Pipeline(topic, table, config, programs, spark, (record, element, key))
+
+    return pipeline
+
+
+def some_elements(chance: random.Random) -> dict[str, str]:
+    return {chance.choice("abcdef"): str(chance.randrange(9)) for _ in range(chance.randrange(4))}
+
+
+# What both have of SQL, tests/property/test_elements.py shows on DuckDB.
+one_of_them = pytest.mark.in_turn("the elements of records, merged by Spark")
+
+
+@one_of_them
+def test_table_has_the_elements_of_the_last_records_by_sequence(
+    pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> None:
+    orders = pipeline(orders_of, "order_id", "item", "sku", partitions=2, by_sequence=True)
+    topic = orders.topic
+    for number in range(6):
+        order(topic, number, {"a": "1", "b": "1", "c": "1"}, 10)
+    topic.send({"orderID": 0, "at": 99, "op": "put", "items": [{"SKU": "a"}, {"SKU": "b"}, {"SKU": "a"}]})
+    topic.send({"orderID": 0, "at": 99, "op": "put", "items": [{"SKU": "a"}, {"value": "no key"}]})
+    orders.load()
+    order(topic, 0, {"b": "2", "d": "2"}, 20)  # a and c are gone
+    order(topic, 1, {}, 20)
+    order(topic, 2, {"a": "9"}, 20, op="cancel")
+    order(topic, 3, {"z": "late"}, 5)
+    order(topic, 4, {"e": "2"}, 20)
+    order(topic, 4, {"f": "late"}, 19)
+    order(topic, 4, {"a": "3"}, 21)
+    orders.load()
+    chance = random.Random(7)  # noqa: S311 - a test's dice
+    for _ in range(30):
+        elements, changed = some_elements(chance), 20 + chance.randrange(9)
+        order(topic, chance.randrange(6), elements, changed, chance.choice(["put", "put", "cancel"]))
+    orders.load()
+    by_spark = spark.read.format("delta").load(orders.table).where("NOT gone").select("order_id", "item.sku")
+    shown = [(record, *name) for record, rows in topic.expected.items() for name in rows if not rows[name].deleted]
+    assert sorted(map(tuple, by_spark.collect())) == sorted(shown)
+    orders.check("null_key", "repeated_key")
+
+
+@one_of_them
+def test_table_has_the_elements_of_the_rows_of_a_database(
+    pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> None:
+    baskets = pipeline(baskets_of, "id", "line", "n", partitions=1, by_sequence=False)
+    topic = baskets.topic
+    for number in range(6):
+        basket(topic, number, {1: "x", 2: "x", 3: "x"})
+    baskets.load()
+    spark.sql(f"ALTER TABLE delta.`{baskets.table}` ADD CONSTRAINT known CHECK (line.value <> 'no')")
+    basket(topic, 0, {2: "y"})
+    basket(topic, 1, {})
+    lost(topic, 2)
+    basket(topic, 12, {1: "y", 2: "y"})
+    refused = {"id": 3, "inside": {"lines": [{"n": 1, "value": "no"}, {"n": 7, "value": "y"}]}}
+    topic.send({"payload": {"op": "u", "before": None, "after": refused, "ts_ms": 1}})
+    baskets.load()
+    chance = random.Random(7)  # noqa: S311 - a test's dice
+    for number in range(30):
+        basket(topic, chance.randrange(6), {ord(name): value for name, value in some_elements(chance).items()})
+        if number == 20:
+            topic.send({"payload": {"op": "t", "ts_ms": 1, "source": {}}}, RecordEvent(0, 0, OF_ALL))
+    baskets.load()
+    baskets.check("refused_by_table")
 
 
 def test_elements_gain_fields_while_a_writer_dies(
