@@ -164,15 +164,16 @@ def test_every_record_is_there_once_whoever_was_killed(
     victim.kill()
     wait_for(loader, "committed")
     loader.kill()  # between a commit and what follows it
+    sealed = survivor.log.read_text("utf-8").count("sealed")
     replacement = programs.start("stage-writer", "run", config)
     produce(kafka, topic, 1500, rng)
-    loader = programs.start("delta-loader", "run", config)
     wait_for(replacement, "partitions assigned")
-    wait_for(loader, "committed")
+    wait_for(survivor, "sealed", sealed + 1)
+    report = in_process.load(config, spark)  # next to the writers, where there is a Spark already
+    assert (report.failure, report.commits > 0) == (None, True)
     for child in (survivor, replacement):
         child.stop()
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
-    loader.stop()
     assert in_process.load(config, spark).failure is None
 
     sent = read_kafka(kafka.bootstrap_servers, topic)
