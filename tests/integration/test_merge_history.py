@@ -21,7 +21,8 @@ from tests.integration.test_merge_pipeline import config_of
 from tests.producing import produce
 from tests.reading import rows_of
 
-pytestmark = pytest.mark.spark
+# The SQL of both runs on DuckDB in tests/property/test_history.py.
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn("tables that keep every version of a row")]
 
 BY_SEQUENCE = {"keys": ["id", "name"], "operation": "op", "deletes": ["d"], "history": True}
 
