@@ -9,6 +9,7 @@ import pytest
 from benchmarks.backlog import problems
 from benchmarks.loader_process import run_loader
 from benchmarks.staged import Backlog, build, write_config
+from tests.spark_archive import use_spark_archive
 
 pytestmark = pytest.mark.spark
 
@@ -27,6 +28,7 @@ def test_backlog_is_loaded_to_its_end_in_bounded_commits_and_memory(tmp_path: Pa
         str(tmp_path / "stage"), str(tmp_path / "table"), {}, markers=markers, partitions=partitions, rows=2
     )
     paths = build(backlog)
+    use_spark_archive()
     used = run_loader(write_config(backlog, tmp_path, "512m", max_files=most_files, spark=_SPARK), tmp_path)
     assert list(problems(backlog, paths)) == []
     commits = list(_files_of_commits(Path(backlog.table_url)))
