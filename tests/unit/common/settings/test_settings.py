@@ -591,7 +591,15 @@ WRONG = {
         ["kafka sets an isolation.level", "aborted transactions", "remove it"],
     ),
     "a property that is a map": (with_kafka("x", {"y": 1}), ["kafka.x", "not a single value"]),
-    "a property that the program sets": (with_kafka("group.id", "x"), ["group.id", "writer.group_id"]),
+    **{
+        f"{key}, which the program sets": (with_kafka(key, "x"), [key, instead])
+        for key, instead in (
+            ("group.id", "writer.group_id"),
+            ("enable.auto.commit", "writer.report_positions"),
+            ("enable.auto.offset.store", "writer.report_positions"),
+            ("auto.offset.reset", "streams[].start"),
+        )
+    },
     "topics that are text": (with_stream(topics="orders"), ["streams[0].topics", "'orders'", "[orders]"]),
     "a list that is one text": (
         with_stream(include="key"),
