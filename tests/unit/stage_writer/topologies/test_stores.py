@@ -112,6 +112,7 @@ def test_expired_entries_are_not_found_from_the_exact_millisecond() -> None:
         assert stores.store("w").fetch("a", 11) == (11 if is_kept else None)
         assert (11 in dict(stores.store("w").fetch_range("a"))) is is_kept
         assert stores.store("s").fetch_session(Windowed("a", 5, 11)) == (11 if is_kept else None)
+        assert (Windowed("a", 5, 11) in dict(stores.store("s").fetch("a"))) is is_kept
 
 
 def test_sessions_are_found_by_both_ends_to_the_millisecond() -> None:
