@@ -112,9 +112,8 @@ def _first_gap(state: PartitionState) -> Span | None:
     position = state.in_all_tables
     if position is None:
         # A first marker that follows another one is the rest of a chain; its predecessors are the gap.
-        lost = first.previous if first.previous is not None and first.previous < first.span.start else None
-        position = first.span.start if lost is None else lost
-        if state.chain_origin is not None and lost is None and first.origin is Origin.FLUSH:
+        position = first.span.start if first.previous is None else first.previous
+        if state.chain_origin is not None and first.previous is None and first.origin is Origin.FLUSH:
             position = min(position, state.chain_origin.first_position)  # as in delta_loader/plan/plan.py, rule 3
     for marker in markers:
         if marker.span.start > position:
@@ -162,7 +161,7 @@ def plan_rewind(
     there = sorted((*state.staged, *state.older), key=lambda staged: (staged.name, staged.path), reverse=True)
     aside = tuple(staged for staged in there if state.end_of(staged) > position)
     rest = replace(state, staged=kept)
-    at_zero = position == 0 and rest.chain.end is None and not is_gone
+    at_zero = position == 0 and not is_gone
     of_task = states.point(position)
     marker = None
     if is_gone:
@@ -184,7 +183,7 @@ def plan_rewind(
         chain_origin = replace(_origin(state, rest, end), outboxes=of_task.outboxes, state=of_task.state)
         if marker is not None and marker.manifest is not None:
             marker = replace(marker, manifest=replace(marker.manifest, chain_origin=chain_origin.number))
-    if not aside and marker is None and chain_origin is None:
+    if marker is None and chain_origin is None:
         raise UsageError(f"the chain of {state.partition} already ends at {position}", "there is nothing to rewind")
     to_replay = _by_another_config(state, position)
     notes = (*_rewind_notes(state, to, position, to_replay), *states.note(position))
@@ -274,8 +273,6 @@ def _check_merged(state: PartitionState, position: Position) -> None:
 def _highest_sound(state: PartitionState, to: Position) -> Position:
     """The highest sound position up to ``to`` (rule 2)."""
     loaded = state.in_all_tables
-    if loaded is not None and to <= loaded:
-        return to
     edges = {staged.marker.span.end for staged in state.staged if staged.marker is not None}
     begin = loaded if loaded is not None else _root(state)
     if loaded is None and _origin_is_below(state, begin):

@@ -8,8 +8,8 @@ Rules:
    never been read. Below the position where a task started with an empty state, the state is empty too.
 3. A marker made by a repair records the state and the outboxes at its position, and so does an origin: the markers
    below may be settled later.
-4. The outboxes at a position are those that the last marker below it names, and those that the first marker above it
-   names and that start before the position. A marker names every outbox that is not known to be delivered, also if the
+4. The outboxes at a position are those that the last marker below it names, and those that the markers above it name
+   and that start before the position. A marker names every outbox that is not known to be delivered, also if the
    markers below it are settled. Outboxes that were delivered meanwhile are passed over by the delivery
    (stage_writer/outbox/delivery.py, rules 3 and 4).
 5. Where a table has more than the chain, a marker that was put aside may name the outbox with those records
@@ -61,7 +61,7 @@ class TaskStates:
 
     def highest_sound(self, position: Position, is_sound: Callable[[Position], bool]) -> Position:
         """The highest sound position up to ``position`` with a known state; the position itself where there is none."""
-        if not self.known or self.at(position) is not None:
+        if self.at(position) is not None:
             return position
         return max(
             (known_position for known_position in self.known if known_position < position and is_sound(known_position)),
@@ -82,13 +82,9 @@ class TaskStates:
         origin = self.chain.origin
         named = () if origin is None else origin.outboxes
         for marker in self.chain.chain.markers:
-            if marker.manifest is None:
-                continue
-            if marker.span.end <= position:
-                named = marker.manifest.outboxes
-                continue
-            named = (*named, *marker.manifest.outboxes)
-            break
+            if marker.manifest is not None:
+                below = () if marker.span.end <= position else named
+                named = (*below, *marker.manifest.outboxes)
         named = (*named, *self._loaded_beyond())
         parsed = ((path, OutboxName.parse(path)) for path in dict.fromkeys(named))
         return tuple(path for path, name in parsed if name is not None and name.start < position)
