@@ -83,6 +83,26 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "bootstrap.plans.plan": {
         "_not_in_kafka: position > ends.high → position >= ends.high": "the end itself is in Kafka: it is not refused"
     },
+    "bootstrap.plans.repair": {
+        "plan_rewind: marker is not None and marker.manifest is not None → marker is not None and True": (
+            "an operator's marker has content"
+        ),
+        "_by_another_config: state.table is None or state.deferred_from is None → "
+        "False or state.deferred_from is None": "what another table lacks is known by the main table's position",
+        "loaded_ahead: table or Position(0) → table or False": "the same number",
+        "_origin: end is not None and end == position → True and end == position": "a position is not None",
+        "_highest_sound: to <= begin → to < begin": "the begin itself is sound",
+        "_highest_sound: state.table or begin → state.table or False": "no position is below the begin",
+    },
+    "bootstrap.plans.task_states": {
+        "TaskStates.at: position < lowest → position <= lowest": "at the lowest one the state is known",
+        "TaskStates.highest_sound: known_position < position → known_position <= position": (
+            "at the position itself the state is not known"
+        ),
+        "TaskStates.outboxes: name is not None and name.start < position → True and name.start < position": (
+            "a marker that names anything else cannot be read"
+        ),
+    },
     "stage_writer.topologies.stores.timed": {
         "TimedStore._admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is",
         "WindowStore.__init__: 0 → 1": _RISES,

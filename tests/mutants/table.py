@@ -62,6 +62,18 @@ TESTS = {
         f"{_WRITER}/test_service.py",
     ),
     "bootstrap.plans.plan": ("tests/unit/bootstrap/plans/test_plans.py",),
+    "bootstrap.plans.repair": (
+        "tests/unit/bootstrap/plans/test_plans.py",
+        "tests/unit/common/stage/test_put_aside.py",
+        f"{_WRITER}/tasks/test_states.py",
+        f"{_WRITER}/fetch/test_merging.py",
+        "tests/property/test_repairs.py",
+    ),
+    "bootstrap.plans.task_states": (
+        "tests/unit/common/stage/test_put_aside.py",
+        f"{_WRITER}/tasks/test_states.py",
+    ),
+    "common.stage.put_aside": ("tests/unit/common/stage/test_put_aside.py",),
     "delta_loader.load.settle": (f"{_LOADER}/load/test_settling.py", "tests/property/test_idle.py"),
     "delta_loader.load.settling": (f"{_LOADER}/load/test_settling.py", f"{_LOADER}/test_service.py"),
     "delta_loader.load.committer": (

@@ -377,6 +377,22 @@ SKIPPED: dict[str, tuple[PartitionState, int, tuple[Span, int | None]]] = {
         (span(42, 50), None),
     ),
     "from the start of a chain's lost part": (state(THIRTY[1:]), 10, (span(0, 10), None)),
+    "from there also where the origin is lower": (
+        state([flush(30, 40, 20)], chain_origin=ChainOrigin(Position(0))),
+        30,
+        (span(20, 30), None),
+    ),
+    "from the chain's end, not its origin": (
+        state(chain_of(10, 20), chain_origin=ChainOrigin(Position(10))),
+        25,
+        (span(20, 25), 10),
+    ),
+    "from the chain's end, with a start that was set above its origin": (
+        state([by_hand(41), flush(42, 50, 41)], chain_origin=ChainOrigin(Position(10))),
+        60,
+        (span(50, 60), 42),
+    ),
+    "up to Kafka's end": (state(chain_of(0, 10), high=12), 12, (span(10, 12), 0)),
 }
 
 
@@ -391,6 +407,7 @@ def test_skip_of_a_part_of_a_gap_notes_the_rest() -> None:
     plan = plan_skip(state([*chain_of(0, 10), flush(15, 20)]), Position(12), AUTHOR)
     assert plan.marker.span == span(10, 12)
     assert "[12, 15)" in plan.notes[0]
+    assert plan_skip(state([*chain_of(0, 10), flush(15, 20)]), Position(15), AUTHOR).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -481,6 +498,21 @@ REWOUND: dict[str, tuple[PartitionState, int, tuple[int, list[int], Span | None]
     "to an unreadable marker": (state([*chain_of(0, 10), broken(10), flush(20, 30, 10)]), 10, (10, [20, 10], None)),
     "to behind the last marker, an unreadable one": (state([*chain_of(0, 10), broken(10)]), 25, (10, [10], None)),
     "to the only marker, an unreadable one": (state([broken(10)]), 10, (10, [10], span(9, 10))),
+    "to the end of a marker above a gap that the table waits for": (
+        state([flush(20, 30), flush(30, 40, 20)], table=10, chain_origin=ChainOrigin(Position(10))),
+        30,
+        (30, [30], None),
+    ),
+    "to a start that was set above the origin": (
+        state([by_hand(41), flush(42, 50, 41)], chain_origin=ChainOrigin(Position(10))),
+        45,
+        (42, [42], None),
+    ),
+    "to where Kafka and the table end": (
+        state(chain_of(0, 10), table=30, high=30, start=StartAt.LATEST),
+        30,
+        (30, [], span(29, 30)),
+    ),
 }
 
 
@@ -490,6 +522,10 @@ def test_rewind_puts_later_markers_aside_and_leaves_no_gap(
 ) -> None:
     plan = rewound(partition, to)
     assert (plan.position, aside(plan), plan.marker and plan.marker.span) == becomes
+    assert (plan.chain_origin is None) is (not plan.put_aside)
+    if plan.marker is not None:
+        begun = 0 if plan.chain_origin is None else plan.chain_origin.number
+        assert required(plan.marker.manifest).chain_origin == begun
 
 
 def test_rewind_into_a_marker_is_noted() -> None:
@@ -516,6 +552,29 @@ def test_rewind_names_records_that_another_table_gets_by_a_later_config(
     assert any(f"load them again after this: `{command}`" in note for note in plan.notes) is (to_replay is not None)
     alike = rewound(state(THIRTY, table=17), to, below_table=True)
     assert alike.to_replay is None
+    ends_there = rewound(state(chain_of(0, 17, 30), table=17, deferred_from=4), 17)
+    assert (ends_there.position, ends_there.to_replay) == (17, None)
+
+
+@pytest.mark.parametrize(
+    ("to", "table", "highest", "ahead"),
+    [
+        (10, None, 30, (10, 30)),
+        (0, None, 30, (0, 30)),
+        (10, 20, 30, (20, 30)),
+        (10, None, None, None),
+        (10, 20, 20, None),
+        (10, 20, 15, None),
+    ],
+)
+def test_rewind_names_records_that_only_another_table_has(
+    to: int, table: int | None, highest: int | None, ahead: tuple[int, int] | None
+) -> None:
+    plan = rewound(state(THIRTY), to)
+    main, other = (None if each is None else Position(each) for each in (table, highest))
+    known = with_tables_ahead(plan, main, other)
+    assert known.tables_ahead == (None if ahead is None else span(*ahead))
+    assert len(known.notes) == len(plan.notes) + (ahead is not None)
 
 
 def test_uneven_load_during_a_rewind_is_named() -> None:
@@ -593,6 +652,10 @@ def test_rewind_to_zero_leaves_an_origin_and_no_marker() -> None:
         "an origin is recorded for every start of the stream"
     )
     assert rewound(state(chain_of(0, 10, 20), start=StartAt.LATEST), 0).chain_origin == plan.chain_origin
+    of_later_generation = replace(state(chain_of(0, 10)), generation=2)
+    assert required(rewound(of_later_generation, 0).chain_origin).generation == 2
+    lost = state(table=0, low=50, start=StartAt.LATEST)
+    assert plan_rewind(lost, Position(0), AUTHOR, give_up=True).chain_origin is None, "it does not start there"
 
 
 def test_rewind_below_the_table_needs_its_flag() -> None:
@@ -612,6 +675,8 @@ def test_rewind_below_the_table_needs_its_flag() -> None:
         (state(chain_of(0, 10, 20)), 25, "staged up to 20 only"),
         (state(chain_of(0, 10, 20), low=5), 3, "no longer has [0, 5)"),
         (state(chain_of(0, 10, 20), high=5), 10, "ends at 5"),
+        (state(chain_of(0, 10), table=30, deferred_from=5), 30, "already ends at 10"),
+        (state(table=0), 0, "already ends at 0"),
         (state(), 5, "no marker"),
     ],
 )

@@ -92,6 +92,11 @@ def test_outbox_is_not_named_where_the_chain_continues_at_its_start_or_below() -
         assert required(plan_rewind(state, Position(to), AUTHOR, below_table=True).chain_origin).outboxes == ()
 
 
+def test_chain_without_a_marker_or_origin_ends_at_zero() -> None:
+    state = replace(partition(naming(0, 1, box(0))), staged=())
+    assert outboxes_of(plan_rewind(state, Position(20), AUTHOR).marker) == (box(0),)
+
+
 @pytest.mark.parametrize(("table", "deferred_from"), [(None, None), (20, 9), (15, None)])
 def test_outbox_with_records_that_a_table_lacks_is_not_named(table: int | None, deferred_from: int | None) -> None:
     state = partition(naming(9, 20, box(9)), table=table, deferred_from=deferred_from)

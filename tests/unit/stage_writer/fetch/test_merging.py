@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,15 @@ from common.errors import ConfigError, MarkerError, UsageError
 from common.settings import Settings, StartAt
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
-from common.stage.merged import InputEnd, ids_together, inputs_of, merged_position, require_inputs, with_chains
+from common.stage.merged import (
+    InputEnd,
+    ids_together,
+    inputs_at,
+    inputs_of,
+    merged_position,
+    require_inputs,
+    with_chains,
+)
 from stage_writer.decode.batch import MessageBatch, Messages
 from stage_writer.decode.merged_batch import merged_batch
 from stage_writer.decode.rejects import ErrorClass, Reject
@@ -100,7 +109,13 @@ def test_chain_end_without_input_positions_is_an_error() -> None:
 
 
 def test_merged_chain_can_only_be_rewound_to_a_marker_end() -> None:
-    assert plan_rewind(state(), Position(5), Author("me", 1)).position == 5
+    for table in (None, Position(5)):
+        rewind = plan_rewind(replace(state(), table=table), Position(5), Author("me", 1))
+        assert rewind.chain_origin is not None
+        assert inputs_at(rewind.chain_origin.position) == inputs_at(place(2, 3))
+    with pytest.raises(UsageError) as refused:
+        plan_rewind(replace(state(), table=Position(6)), Position(6), Author("me", 1))
+    assert refused.value.remedy == "use a position where one of its markers ends: 5, 7"
     assert with_chain([A, B, TopicPartition(Topic("a"), Partition(1))], "a+b") == [CHAIN]
     loaded = PartitionState(CHAIN, "x", StartAt.EARLIEST, Ends(place(0, 0), place(9, 9)), Position(6))
     with pytest.raises(UsageError, match="the position of each of them is unknown at 6"):

@@ -8,6 +8,7 @@ import pytest
 from bootstrap.plans.plan import Make, plan_partition
 from bootstrap.plans.repair import plan_rewind, plan_skip
 from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
+from bootstrap.plans.task_states import TaskStates
 from common.errors import StateError, StoreError
 from common.settings import StartAt
 from common.spans import Position
@@ -168,6 +169,40 @@ def test_rewind_to_an_unknown_state_notes_how_to_rebuild_it() -> None:
     assert required(plan.marker.manifest).state is None
 
 
+@pytest.mark.parametrize(("position", "known"), [(5, files(0)), (9, files(0)), (11, None), (12, None)])
+def test_state_is_known_where_markers_name_it_and_after_those_of_an_operator(
+    position: int, known: StateFiles | None
+) -> None:
+    """The first marker has no content, and a flush that an older release made has no state."""
+    named = replace(
+        flush(1, 5), manifest=replace(required(flush(1, 5).manifest), state=MarkedState(files(0), files(0)))
+    )
+    markers = [by_hand(0), named, flush(5, 9, origin=Origin.SKIP), flush(9, 11), flush(11, 12, origin=Origin.SKIP)]
+    states = TaskStates.from_chain(partition(markers))
+    assert states.at(Position(position)) == known
+
+
+def test_state_below_the_start_of_a_task_is_empty() -> None:
+    begun = TaskStates.from_chain(partition(stateful(5, 9, 20)))
+    assert [begun.at(Position(position)) for position in (3, 5, 7)] == [EMPTY_STATE, EMPTY_STATE, None]
+    later = TaskStates.from_chain(partition(stateful(0, 5, 9)[1:]))
+    assert later.at(Position(3)) is None
+    assert TaskStates.from_chain(partition(chain_of(5, 9))).at(Position(3)) is None
+
+
+def test_rewind_moves_to_the_highest_sound_position_with_a_known_state() -> None:
+    states = TaskStates.from_chain(partition(stateful(0, 5, 9, 20)))
+    assert states.highest_sound(Position(12), lambda _position: True) == 9
+    assert states.highest_sound(Position(12), lambda position: position != 9) == 5
+    assert states.highest_sound(Position(12), lambda _position: False) == 12
+
+
+@pytest.mark.parametrize(("to", "is_noted"), [(0, False), (1, True), (5, False), (7, True)])
+def test_unknown_state_is_noted(to: int, *, is_noted: bool) -> None:
+    states = TaskStates.from_chain(partition(stateful(0, 5, 9, 20)[1:]))
+    assert bool(states.note(Position(to))) is is_noted
+
+
 def test_rewind_without_a_topology_keeps_its_position() -> None:
     plan = plan_rewind(partition(chain_of(5, 9, 20), table=12), Position(12), AUTHOR)
     assert (plan.position, len(plan.notes)) == (12, 0)
@@ -196,6 +231,14 @@ def test_rewind_origin_has_the_state_and_outboxes_at_its_position() -> None:
     plan = plan_rewind(partition(chain[2:], table=9), Position(9), AUTHOR)
     assert plan.chain_origin == replace(BEGUN, outboxes=(box(5),))
     assert outboxes_of(plan.marker) == (box(5),)
+
+
+def test_outboxes_that_the_last_marker_below_no_longer_names_are_delivered() -> None:
+    first, second, third = chain_of(0, 5, 9, 20)
+    chain = [with_outboxes(first, 0), with_outboxes(second, 5), with_outboxes(third, 5, 9)]
+    assert required(plan_rewind(partition(chain), Position(9), AUTHOR).chain_origin).outboxes == (box(5),)
+    set_by_hand = [by_hand(4), with_outboxes(flush(5, 9, 4), 5), with_outboxes(flush(9, 20, 5), 5, 9)]
+    assert required(plan_rewind(partition(set_by_hand), Position(9), AUTHOR).chain_origin).outboxes == (box(5),)
 
 
 def test_rewind_into_a_flush_keeps_its_outbox() -> None:
