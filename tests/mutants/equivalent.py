@@ -103,6 +103,15 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "a marker that names anything else cannot be read"
         ),
     },
+    "stage_writer.outbox.delivery": {
+        "Delivery._produce_all: 1 → 2": "no position is below zero",
+        "_parts: 1 → 2 (3)": "no record has a single byte",
+    },
+    "delta_loader.load.refused_to_topic": {
+        "RefusedToTopic.__call__: 1 → 2": "nothing was refused, either way",
+        "_rows: True → False": "the columns of a batch have the same length",
+        "_sent_to: before.position > end.position → before.position >= end.position": "the same record",
+    },
     "stage_writer.topologies.stores.timed": {
         "TimedStore._admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is",
         "WindowStore.__init__: 0 → 1": _RISES,

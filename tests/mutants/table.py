@@ -105,6 +105,8 @@ TESTS = {
         "tests/contract/test_lease.py",
         "tests/property/test_lease_histories.py",
     ),
+    "stage_writer.outbox.delivery": (f"{_WRITER}/outbox/test_delivery.py",),
+    "delta_loader.load.refused_to_topic": (f"{_LOADER}/load/test_refused_to_topic.py",),
     "stage_writer.decode.strict": (f"{_WRITER}/decode/test_strict.py", f"{_WRITER}/decode/test_decode.py"),
     "stage_writer.topologies.dsl.windows": (_WINDOWS,),
     "stage_writer.topologies.stores.timed": _STORES,

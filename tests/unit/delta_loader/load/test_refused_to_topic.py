@@ -14,8 +14,9 @@ from common.kafka.delivering import Delivered, DeliveryIdentity, FencedError
 from common.ports import ObjectStore
 from common.schema.arrow import to_arrow_schema
 from common.settings import Settings
-from common.spans import Offset, Position, Span, TopicPartition
+from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import TableKind
+from common.stage.merged import InputEnd, inputs_of, merged_position
 from common.stage.replacements import Replacement, ReplacementFile, ReplacementName, ReplacementTable
 from common.stage.sent import sent_path
 from common.storage.store import FsspecStore
@@ -38,6 +39,7 @@ class ErrorsTopic:
     positions: dict[tuple[str, TopicPartition], Delivered] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     begun: int = 0
+    closed: int = 0
     answers: list[str] = field(default_factory=list)
     """Of the next commits: "" for a good one, "none" for one that is made without an answer, "error" for none."""
     before_commit: Callable[[], None] | None = None
@@ -75,7 +77,7 @@ class Sending:
             raise BrokerError("Kafka is away")
 
     def close(self) -> None:
-        """Nothing is held."""
+        self.topic.closed += 1
 
 
 @dataclass
@@ -243,6 +245,17 @@ def test_chain_of_several_topics_has_a_sent_position_in_each() -> None:
     assert ends == {"orders/0": 5, "payments/0": 5}
 
 
+def test_chain_of_several_topics_waits_for_a_position_in_each(world: World) -> None:
+    topic, (stream,), stage = ErrorsTopic(), world.settings.streams, FsspecStore(world.settings.stage.url)
+    both = TopicPartition(Topic("orders+payments"), Partition(0))
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 4})
+    ids, sends = TxnIds("orders", several_topics=False), sender(topic, stage, 2)
+    assert sends(stream, table, ids, {both: Position(5)}) == 0
+    assert topic.begun == 0, "an operator's marker ends there"
+    end = merged_position([InputEnd(SOURCE, Position(3)), InputEnd(inputs_of(both)[1], Position(2))])
+    assert sends(stream, table, ids, {both: end}) == 1
+
+
 def letters(*offsets: int) -> list[DeadLetterRow]:
     return [
         DeadLetterRow(SOURCE, Offset(each), None, None, b"%d" % each, "refused_by_table", "odd") for each in offsets
@@ -265,8 +278,10 @@ def test_many_are_sent_in_several_transactions_of_which_each_is_kept(world: Worl
     with pytest.raises(BrokerError):
         sends(stream, table, ids, finished)
     assert len(topic.records) == 999, "more of the last offset may follow"
+    assert (topic.begun, topic.closed) == (1, 1), "the connection ends with the error"
     assert sends(stream, table, ids, finished) == 1501
     assert topic.values() == [b"%d" % each for each in range(2500)]
+    assert topic.records[0]["timestamp_ms"] == -1, "none is known"
 
 
 def test_dead_letter_of_a_former_topic_does_not_hide_one_of_the_same_offset(world: World) -> None:
@@ -303,40 +318,51 @@ def test_position_of_a_deleted_topic_does_not_count_for_the_new_one(world: World
     again = TxnIds("orders", several_topics=False, generations={SOURCE: 1})
     assert sends(stream, both, again, {SOURCE: Position(3)}) == 1
     assert topic.values() == [b"2", b"7", b"2"]
+    forgetful = sender(ErrorsTopic(), stage, 2, 7)
+    assert forgetful(stream, both, again, {SOURCE: Position(3)}) == 0, "the stage has the new topic's position"
 
 
-def test_kafka_is_not_asked_while_nothing_more_is_refused(world: World) -> None:
+def test_kafka_is_not_asked_while_nothing_more_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, (stream,) = ErrorsTopic(), world.settings.streams
     table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 7})
     sends = sender(topic, FsspecStore(world.settings.stage.url), 7)
     ids = TxnIds("orders", several_topics=False)
-    assert [sends(stream, table, ids, {SOURCE: Position(end)}) for end in (9, 20)] == [1, 0]
+    assert [sends(stream, table, ids, {SOURCE: Position(end)}) for end in (8, 20)] == [1, 0]
     assert topic.begun == 1
+    monkeypatch.delattr(FsspecStore, "write")  # what the stage has of it stays
     late = sender(topic, FsspecStore(world.settings.stage.url), 2, 7)
     assert [late(stream, table, ids, {SOURCE: Position(3)}) for _ in range(2)] == [0, 0]
     assert topic.begun == 2, "the rest is not finished yet"
 
 
+@pytest.mark.parametrize("offsets", [(5, 5, 8), (5, 5, 6), (4, 5, 5)])
 def test_dead_letters_of_one_offset_that_are_more_than_fit_are_sent(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, offsets: Sequence[int]
 ) -> None:
     monkeypatch.setattr("delta_loader.load.refused_to_topic._AT_A_TIME", 2)
     topic, (stream,), requests = ErrorsTopic(), world.settings.streams, iter(range(3))
 
     def read(_url: str, _partition: TopicPartition, span: Span, most: int) -> list[DeadLetterRow]:
         next(requests)
-        return letters(*[each for each in (5, 5, 8) if span.start <= each < span.end][:most])
+        return letters(*[each for each in offsets if span.start <= each < span.end][:most])
 
     sends = RefusedToTopic({}, "writers", read, topic.begin, FsspecStore(world.settings.stage.url))
     table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 8})
     assert sends(stream, table, TxnIds("orders", several_topics=False), {SOURCE: Position(9)}) == 3
 
 
+def test_record_at_the_first_offset_is_sent(world: World) -> None:
+    topic, (stream,), stage = ErrorsTopic(), world.settings.streams, FsspecStore(world.settings.stage.url)
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 0})
+    assert sender(topic, stage, 0)(stream, table, TxnIds("orders", several_topics=False), {SOURCE: Position(1)}) == 1
+    assert topic.values() == [b"0"]
+
+
 def request_of(stage: ObjectStore, dead_letters: str, digit: str, *files: Sequence[int]) -> Request:
     """A replay of [0, 4000) that was carried out, with files of dead letters at these offsets."""
     staged: list[ReplacementFile] = []
     for number, offsets in enumerate(files):
-        same = ("orders", 0, datetime.fromtimestamp(0.007, UTC), None, b"x", "wrong_type", "odd")
+        same = ("orders", 0, datetime.fromtimestamp(0.007001, UTC), None, b"x", "wrong_type", "odd")
         rows = [dict(zip(DEAD_LETTER_SCHEMA.names, (*same[:2], offset, *same[2:]), strict=True)) for offset in offsets]
         sink = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(rows, to_arrow_schema(DEAD_LETTER_SCHEMA)), sink)
@@ -355,12 +381,13 @@ def offsets_in(topic: ErrorsTopic) -> list[int]:
 
 def test_dead_letters_of_a_replay_are_sent_once_wherever_the_loader_ends(world: World) -> None:
     topic, (stream,), stage = ErrorsTopic(), world.settings.streams, FsspecStore(world.settings.stage.url)
-    request = request_of(stage, stream.dead_letters, "a", range(0, 3000, 2), range(3001, 3003))
+    request = request_of(stage, stream.dead_letters, "a", range(0, 3000, 2), range(2999, 3001))
     topic.answers = ["", "none"]  # the second transaction of three
     with pytest.raises(BrokerError):
         sender(topic, stage).replayed(stream, request)
     assert [sender(topic, stage).replayed(stream, request) for _ in range(2)] == [2, 0]
-    assert offsets_in(topic) == [*range(0, 3000, 2), 3001, 3002]
+    assert offsets_in(topic) == [*range(0, 3000, 2), 2999, 3000]
+    assert [*topic.positions.values()] == [Delivered(Position(3001), int("a" * 32, 16))]
     assert [topic.records[0][name] for name in ("topic", "key", "value", "timestamp_ms")] == ["errors", None, b"x", 7]
     assert [*topic.epochs] == ["writers.orders.out:replayed.orders.0"], "and not that of refused records"
     later = request_of(stage, stream.dead_letters, "b", [5])

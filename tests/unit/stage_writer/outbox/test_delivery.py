@@ -20,16 +20,22 @@ from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_chunks
 
 BOTH = TopicPartition(Topic("orders+payments"), Partition(0))
 ORDERS, PAYMENTS = inputs_of(BOTH)
+CHAIN = DeliveryIdentity({}, "writers", "shop", BOTH)
 
 
 @dataclass
 class Kafka:
     delivered: dict[TopicPartition, Delivered] = field(default_factory=dict)
     records: list[tuple[int, int]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    """The number of records of each transaction."""
     lives_for: int = 100
     """The number of transactions before it is unavailable."""
+    begun: int = 0
+    closed: int = 0
 
     def begin(self, _place: DeliveryIdentity, _at: Callable[[str], None]) -> "Kafka":
+        self.begun += 1
         return self
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
@@ -37,15 +43,21 @@ class Kafka:
             msg = "it is away"
             raise BrokerError(msg)
         self.lives_for -= 1
+        self.sizes.append(records.num_rows)
         self.records += zip(records["input"].to_pylist(), records["offset"].to_pylist(), strict=True)
         self.delivered |= {chain: Delivered(position, generation) for chain, position in ends.items()}
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed += 1
 
 
 def deliver(kafka: Kafka, made: Sequence[tuple[int, int]], orders: int, payments: int, generation: int = 0) -> None:
-    """An outbox with a record for each message, given by its input and its offset, and where its flush ends."""
     store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    Delivery(CHAIN, store, begin=kafka.begin).deliver(outbox(store, made, orders, payments, generation))
+
+
+def outbox(store: FsspecStore, made: Sequence[tuple[int, int]], orders: int, payments: int, generation: int = 0) -> str:
+    """An outbox with a record for each message, given by its input and its offset, and where its flush ends."""
     inputs, offsets = zip(*made, strict=True) if made else ((), ())
     blank = [None] * len(made)
     columns = [["to"] * len(made), blank, blank, [0] * len(made), blank, inputs, offsets]
@@ -53,7 +65,7 @@ def deliver(kafka: Kafka, made: Sequence[tuple[int, int]], orders: int, payments
     end = merged_position([InputEnd(ORDERS, Position(orders)), InputEnd(PAYMENTS, Position(payments))])
     name = OutboxName(BOTH, Position(0), generation, "1")
     store.upload(name.path, outgoing_to_chunks(Outgoing(BOTH, generation, ends_at(BOTH, end), table)))
-    Delivery(DeliveryIdentity({}, "writers", "shop", BOTH), store, begin=kafka.begin).deliver(name.path)
+    return name.path
 
 
 def test_rewound_chain_in_another_order_delivers_each_message_once() -> None:
@@ -96,6 +108,47 @@ def test_pending_dead_letters_go_to_the_currently_configured_topic() -> None:
     assert sent == [("errors", 0), ("typo", 1), ("typo", 2), ("typo", 3)]
     store.upload(path, outgoing_to_chunks(Outgoing(ORDERS, 0, (InputEnd(ORDERS, Position(4)),), table)))
     assert Delivery(chain, store, begin=kafka.begin, dead_letters_topic="again").deliver(path) == 0, "each once"
+    lives, kafka.delivered, other = [1], {}, Delivery(chain, store, begin=kafka.begin)
+    sent.clear()
+    store.upload(path, outgoing_to_chunks(Outgoing(ORDERS, 0, (InputEnd(ORDERS, Position(4)),), table)))
+    assert other.deliver(path) == 4
+    assert sent == [("typo", offset) for offset in range(4)], "the topic for which they were staged"
+
+
+def test_process_that_ends_before_its_outbox_is_deleted_sends_nothing_twice() -> None:
+    kafka, steps = Kafka(), list[tuple[str, list[int]]]()
+    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    path = outbox(store, [(0, 0)], 1, 0)
+
+    def ends(step: str) -> None:
+        steps.append((step, [*kafka.sizes]))
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        Delivery(CHAIN, store, ends, kafka.begin).deliver(path)
+    assert (steps, store.stat(path) is None) == ([("committed", [1])], False)
+    delivery = Delivery(CHAIN, store, begin=kafka.begin)
+    assert (delivery.deliver(path), store.stat(path)) == (0, None)
+    assert (delivery.deliver(path), kafka.records) == (0, [(0, 0)]), "a missing outbox was delivered"
+
+
+def test_one_connection_delivers_until_kafka_is_unavailable() -> None:
+    kafka, store = Kafka(lives_for=2), FsspecStore(f"memory://{uuid.uuid4().hex}")
+    delivery = Delivery(CHAIN, store, begin=kafka.begin)
+    delivery.close()
+    assert delivery.deliver("outbox/gone") == 0
+    assert (kafka.begun, kafka.closed) == (0, 0), "nothing to deliver"
+    for end in 1, 2:
+        assert delivery.deliver(outbox(store, [(0, end - 1)], end, 0)) == 1
+    assert (kafka.begun, kafka.closed) == (1, 0)
+    path = outbox(store, [(0, 2)], 3, 0)
+    with pytest.raises(BrokerError):
+        delivery.deliver(path)
+    kafka.lives_for = 1
+    assert (kafka.begun, kafka.closed, delivery.deliver(path)) == (1, 1, 1)
+    delivery.close()
+    delivery.close()
+    assert (kafka.begun, kafka.closed) == (2, 2)
 
 
 def test_outbox_without_records_advances_its_chain() -> None:
@@ -112,10 +165,24 @@ def test_positions_of_a_deleted_topic_do_not_count_as_delivered() -> None:
     assert kafka.delivered[ORDERS] == Delivered(Position(2), 1)
 
 
-def test_large_outbox_is_split_between_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stage_writer.outbox.delivery._MOST_RECORDS", 2)
+@pytest.mark.parametrize(
+    ("limit", "most", "sizes"),
+    [
+        ("_MOST_RECORDS", 2, [4, 3]),
+        ("_MOST_RECORDS", 1, [1, 3, 1, 2]),
+        ("_MOST_BYTES", 1, [1, 3, 1, 2]),
+        ("_MOST_BYTES", 2**20, [7]),
+    ],
+)
+def test_large_outbox_is_split_between_messages(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int, sizes: list[int]
+) -> None:
+    monkeypatch.setattr(f"stage_writer.outbox.delivery.{limit}", most)
     made = [(0, 0), (0, 1), (0, 1), (0, 1), (0, 2), (1, 2), (1, 2)]
-    for transactions in range(4):
+    kafka = Kafka()
+    deliver(kafka, made, 3, 3)
+    assert kafka.sizes == sizes
+    for transactions in range(len(sizes)):
         kafka = Kafka(lives_for=transactions)
         with suppress(BrokerError):
             deliver(kafka, made, 3, 3)
