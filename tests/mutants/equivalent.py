@@ -112,6 +112,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_rows: True → False": "the columns of a batch have the same length",
         "_sent_to: before.position > end.position → before.position >= end.position": "the same record",
     },
+    "stage_writer.partitions.resume_points": {
+        "ResumePoints.of_all: True → False": "there are as many results as partitions",
+    },
     "stage_writer.topologies.stores.timed": {
         "TimedStore._admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is",
         "WindowStore.__init__: 0 → 1": _RISES,

@@ -73,6 +73,12 @@ TESTS = {
         "tests/unit/common/stage/test_put_aside.py",
         f"{_WRITER}/tasks/test_states.py",
     ),
+    "stage_writer.partitions.resume_points": (
+        f"{_WRITER}/partitions/test_resume_points.py",
+        f"{_WRITER}/test_service.py",
+        f"{_WRITER}/fetch/test_merging.py",
+        "tests/unit/test_generations.py",
+    ),
     "common.stage.put_aside": ("tests/unit/common/stage/test_put_aside.py",),
     "delta_loader.load.settle": (f"{_LOADER}/load/test_settling.py", "tests/property/test_idle.py"),
     "delta_loader.load.settling": (f"{_LOADER}/load/test_settling.py", f"{_LOADER}/test_service.py"),
