@@ -140,8 +140,8 @@ def _replay(
             raise UsageError(msg, "add --give-up to start where Kafka begins, or accept the table with --go-on")
         given_up = Span(begin, state.ends.low)
         begin = usable = state.ends.low
-    # The table's own position is wrong, and must not block the rewind.
-    rewind = plan_rewind(replace(state, table=max(usable, state.table or usable)), usable, author, below_table=True)
+    # The table's own position is wrong: it has the records up to here once the existing markers are loaded.
+    rewind = plan_rewind(replace(state, table=usable), usable, author)
     return PartitionResolution(state.partition, begin, usable, replace(rewind, notes=()), given_up, state.generation)
 
 

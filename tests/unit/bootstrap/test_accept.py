@@ -13,10 +13,11 @@ from bootstrap.plans.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_r
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import UsageError
 from common.settings import StartAt, Stream
-from common.spans import Position, Span, TopicPartition
+from common.spans import Partition, Position, Span, TopicPartition
 from common.stage.markers import Marker
 from common.stage.repair_lock import ended_path, repair_path
 from common.stage.resolutions import Resolution
+from common.stage.task_files import OutboxName
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.delta_log import read_table_state
@@ -26,7 +27,7 @@ from common.tables.state import TableState
 from common.tables.stream_history import StreamHistory, read_histories
 from tests.builders import required
 from tests.fakes.loading import settings_for
-from tests.fakes.markers import ORDERS, chain_of, put
+from tests.fakes.markers import ORDERS, chain_of, flush, put
 from tests.fakes.staging import Staging
 from tests.unit.bootstrap.plans.test_plans import AUTHOR, state
 from tests.unit.common.tables.test_delta_log import METADATA, PROTOCOL, commit, txn
@@ -47,12 +48,15 @@ def complete(_marker: Marker) -> bool:
 
 
 def test_go_on_keeps_the_table_s_positions() -> None:
-    plan = plan_go_on(rollback_event(), [state(chain_of(0, 30, 40), table=30)])
-    assert plan.positions == {ORDERS: 30}
+    (resolution,) = plan_go_on(rollback_event(), [state(chain_of(0, 30, 40), table=30)]).partitions
+    assert (resolution.position, resolution.staged_to) == (30, 40)
+    (resolution,) = plan_go_on(rollback_event(), [state(table=30)]).partitions
+    assert (resolution.position, resolution.staged_to) == (30, 30)
     plan = plan_go_on(rollback_event(RollbackKind.EXPIRED, 25), [state(chain_of(25, 40))])
     assert plan.positions == {ORDERS: 25}
     plan = plan_go_on(rollback_event(RollbackKind.RECREATED, 0), [state(chain_of(25, 40))])
     assert plan.positions == {ORDERS: 25}
+    assert plan_go_on(rollback_event(RollbackKind.RECREATED, 0), [state()]).positions == {}
 
 
 def test_replay_uses_markers_that_still_exist() -> None:
@@ -60,6 +64,15 @@ def test_replay_uses_markers_that_still_exist() -> None:
         rollback_event(), [state(chain_of(10, 20, 30, 45), table=30)], AUTHOR, complete
     ).partitions
     assert (resolution.position, resolution.staged_to, resolution.rewind) == (20, 45, None)
+
+
+def test_replay_into_a_table_that_was_recreated_starts_where_kafka_does() -> None:
+    """The positions and the generation of its rollback are about the table that is gone."""
+    recreated = rollback_event(RollbackKind.RECREATED, 0)
+    now = replace(state(chain_of(5, 9), low=5), generation=1)
+    (resolution,) = plan_replay(recreated, [now], AUTHOR, complete).partitions
+    assert (resolution.position, resolution.staged_to, resolution.rewind) == (5, 9, None)
+    assert (resolution.given_up, resolution.generation) == (None, 1)
 
 
 def test_replay_rewinds_the_chain_where_its_markers_end() -> None:
@@ -76,6 +89,17 @@ def test_replay_rewinds_the_chain_where_its_markers_end() -> None:
         assert required(rewind_plan.marker).span == Span(Position(19), Position(20))
 
 
+@pytest.mark.parametrize("table", [30, 45, None])
+def test_replay_gives_a_marker_no_outbox_with_records_that_are_staged_again(table: int | None) -> None:
+    """The table's position is that of before the rollback."""
+    outboxes = [OutboxName(ORDERS, Position(start), 0, "0b4a").path for start in (10, 15)]
+    aside = [replace(required(flush(10, 20).manifest), outboxes=(outboxes[0],))]
+    aside.append(replace(required(flush(15, 30).manifest), outboxes=(outboxes[1],)))
+    rolled_back = replace(state(chain_of(0, 10), table=table), put_aside=aside)
+    (resolution,) = plan_replay(rollback_event(), [rolled_back], AUTHOR, complete).partitions
+    assert required(required(required(resolution.rewind).marker).manifest).outboxes == (outboxes[0],)
+
+
 def test_replay_names_the_records_that_kafka_no_longer_has() -> None:
     settled = state(chain_of(30, 45), table=45, low=26)
     with pytest.raises(UsageError, match=r"no longer has \[20, 26\) of orders/0: 6 positions"):
@@ -83,15 +107,20 @@ def test_replay_names_the_records_that_kafka_no_longer_has() -> None:
     (plan,) = plan_replay(rollback_event(), [settled], AUTHOR, complete, give_up=True).partitions
     assert plan.rewind is not None
     assert (plan.position, plan.rewind.position, plan.given_up) == (26, 26, Span(Position(20), Position(26)))
+    (plan,) = plan_replay(rollback_event(position=26), [settled], AUTHOR, complete).partitions
+    assert (plan.position, plan.given_up) == (26, None)
 
 
 def test_replay_that_would_load_rows_twice_is_refused() -> None:
     with pytest.raises(UsageError, match="--go-on") as error:
         plan_replay(rollback_event(RollbackKind.EXPIRED), [state(chain_of(20, 30))], AUTHOR, complete)
+    unknown = rollback_event(RollbackKind.UNKNOWN)
+    positions = {TopicPartition(ORDERS.topic, Partition(1)): Position(20), **unknown.back.positions}
+    unknown = replace(unknown, back=replace(unknown.back, positions=positions))
     with pytest.raises(UsageError, match="does not show whether it lost rows") as error:
-        plan_replay(rollback_event(RollbackKind.UNKNOWN), [state(chain_of(20, 30))], AUTHOR, complete)
-    assert "--at OFFSET" in error.value.remedy
-    with pytest.raises(UsageError, match="loaded over version 7") as error:
+        plan_replay(unknown, [state(chain_of(20, 30))], AUTHOR, complete)
+    assert "--topic orders --partition 0 --at OFFSET" in error.value.remedy
+    with pytest.raises(UsageError, match="loaded over version 7, so a replay would load its rows twice") as error:
         plan_replay(rollback_event(over=9), [state(chain_of(20, 30))], AUTHOR, complete)
     assert "RESTORE the table to version 8" in error.value.remedy
 
@@ -115,6 +144,10 @@ def test_positions_of_an_older_topic_are_not_applied_to_the_new_one() -> None:
     plan = plan_replay(older, [now], AUTHOR, complete, give_up=True)
     assert (plan.positions, plan.generations) == ({ORDERS: 9}, {ORDERS: 1})
     require_main_too(plan, "orders", {ORDERS: Position(90)})
+    for markers, table, staged_to in ((chain_of(0, 5, 9), 5, 9), ((), 9, 9)):
+        some = replace(state(markers, table=table), generation=1)
+        (resolution,) = plan_replay(older, [some], AUTHOR, complete, give_up=True).partitions
+        assert (resolution.position, resolution.staged_to, resolution.rewind) == (table, staged_to, None)
     assert plan_replay(older, [replace(now, table=None)], AUTHOR, complete, give_up=True).positions == {}
     plan = plan_go_on(older, [now])
     assert (plan.positions, plan.generations) == ({ORDERS: 9}, {ORDERS: 1})
