@@ -77,10 +77,11 @@ def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
     if plan.chain_origin is not None:
         begin(store, plan.partition, plan.chain_origin)
     _put_aside(store, plan.put_aside[:-1], copy_also=plan.put_aside[-1:])
-    if plan.marker is not None and replaces(plan):
-        store.write(plan.marker.name.path, marker_to_bytes(plan.marker))
-    elif plan.marker is not None:
-        make(store, plan.marker)
+    if plan.marker is not None:
+        if replaces(plan):
+            store.write(plan.marker.name.path, marker_to_bytes(plan.marker))
+        else:
+            make(store, plan.marker)
     if not replaces(plan):
         store.delete([staged.path for staged in plan.put_aside[-1:]])
     return _put_late_ones_aside(store, plan)

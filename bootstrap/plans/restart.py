@@ -155,10 +155,10 @@ def _lost(
         raise UsageError(msg, "restore it from a backup of the bucket, or give it up with --give-up")
     loaded = state.in_all_tables if state.foreign is None else state.elsewhere
     end = state.chain.end
-    if end is not None and begin is not None and _may_be_of_this_topic(state):
-        end = min(end, begin)
-    if end is None or (loaded is not None and loaded >= end):
+    if end is None:
         return ()
+    if begin is not None and _may_be_of_this_topic(state):
+        end = min(end, begin)
     first = state.chain.markers[0].span.start if loaded is None else loaded
     if first >= end:
         return ()

@@ -44,10 +44,7 @@ def without_emptied(
     why = emptied((marker.marker for marker in ordered if marker.marker is not None), start)
     return tuple(
         replace(marker, marker=None, problem=f"cannot be used: {why[marker.name]}")
-        if marker.marker is not None
-        and marker.marker.manifest is None
-        and marker.name in why
-        and (table is None or marker.name.start >= table)
+        if marker.name in why and (table is None or marker.name.start >= table)
         else marker
         for marker in ordered
     )
