@@ -80,6 +80,15 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "stage_writer.stage.staging": {
         "ObjectStage.new_file: True → False": "a file has as many values as its table has partition columns",
     },
+    "bootstrap.apply.stage": {
+        "_put_late_ones_aside: marker.name.start > plan.position → marker.name.start >= plan.position": (
+            "what continues a marker that was put aside starts above the new end"
+        ),
+        "rewind: 1 → 2 (2)": "of the same content there is one copy",
+    },
+    "bootstrap.plans.restart": {
+        "_separate_chain: loaded or ends.low → loaded or False": "no position is below zero",
+    },
     "bootstrap.plans.plan": {
         "_not_in_kafka: position > ends.high → position >= ends.high": "the end itself is in Kafka: it is not refused"
     },
@@ -87,8 +96,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "plan_rewind: marker is not None and marker.manifest is not None → marker is not None and True": (
             "an operator's marker has content"
         ),
-        "_by_another_config: state.table is None or state.deferred_from is None → "
-        "False or state.deferred_from is None": "what another table lacks is known by the main table's position",
         "loaded_ahead: table or Position(0) → table or False": "the same number",
         "_origin: end is not None and end == position → True and end == position": "a position is not None",
         "_highest_sound: to <= begin → to < begin": "the begin itself is sound",

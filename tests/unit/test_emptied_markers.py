@@ -11,7 +11,7 @@ from bootstrap.plans.state import Author, Ends, PartitionState
 from common.clock import SystemClock
 from common.errors import MarkerError, UsageError
 from common.ports import ObjectStore
-from common.spans import Position
+from common.spans import Position, Span
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.markers import Marker, MarkerName, digest_of, marker_to_bytes
 from stage_writer.chains import StagedChains
@@ -155,6 +155,8 @@ def test_writer_continues_after_an_emptied_last_marker_that_the_table_has_loaded
     with pytest.raises(UsageError) as refused:
         plan_rewind(state(staging, store, tables), Position(10), Author("operator", 1_000))
     assert "--to 20" in refused.value.remedy
+    skip = plan_skip(state(staging, store, tables), Position(30), Author("operator", 1_000))
+    assert skip.marker.span == Span(Position(20), Position(30))
     operator.rewind(store, plan_rewind(state(staging, store, tables), Position(20), Author("operator", 1_000)))
     assert required(StagedChains(store).tail(staging.source(0))).end == 20
     staging.flush(0, 20, 30, previous=19)

@@ -210,7 +210,15 @@ WHY = "it was staged for the app_id old, and the stream's is orders"
 
 @pytest.mark.parametrize(
     ("elsewhere", "offset", "now", "begin"),
-    [(20, None, "new", 20), (20, 30, "new", 30), (25, None, "old", 25), (None, 3, "old", 3), (None, 3, None, 3)],
+    [
+        (20, None, "new", 20),
+        (20, 20, "new", 20),
+        (20, 30, "new", 30),
+        (20, 50, "new", 50),
+        (25, None, "old", 25),
+        (None, 3, "old", 3),
+        (None, 3, None, 3),
+    ],
 )
 def test_separate_chain_begins_after_what_the_table_has(
     elsewhere: int | None, offset: int | None, now: str | None, begin: int
@@ -260,6 +268,12 @@ def test_separate_chain_neither_loses_nor_repeats_records(
     assert error.value.remedy.startswith(remedy)
 
 
+def test_records_of_an_unknown_topic_count_as_those_that_kafka_has() -> None:
+    known = replace(state(*chain_of(0, 10, 20), ends=(3, 50)), foreign=WHY)
+    with pytest.raises(UsageError, match=r"\[0, 3\) of the old orders/0 is staged and not loaded"):
+        plan_restart(known, give_up=False)
+
+
 def test_chain_of_several_topics_has_no_start_offset() -> None:
     joined = TopicPartition(Topic("orders+payments"), Partition(0))
     for foreign in (WHY, None):
@@ -284,6 +298,8 @@ def test_old_chain_with_an_unreadable_marker_must_be_given_up_explicitly() -> No
 def test_chain_without_markers_gets_a_new_generation(known: PartitionState) -> None:
     plan = instance(Restart, plan_restart(known, give_up=False))
     assert (required(plan.chain_origin).generation, plan.put_aside) == (1, ())
+    plan = instance(Restart, plan_restart(known, give_up=False, at=Position(8)))
+    assert (required(plan.chain_origin).position, plan.put_aside) == (8, ())
 
 
 def test_markers_without_a_chain_are_put_aside() -> None:
@@ -317,13 +333,15 @@ def test_ranges_that_one_table_lacks_must_be_given_up_explicitly() -> None:
 def test_unloaded_ranges_must_be_given_up_explicitly(table: int | None) -> None:
     with pytest.raises(UsageError, match="staged and not loaded") as caught:
         plan_restart(state(*OLD, table=table), give_up=False)
-    assert "--give-up" in caught.value.remedy
+    assert caught.value.remedy == "load it with `delta-loader run ⟨config⟩ --once`, or give it up with --give-up"
     plan = instance(Restart, plan_restart(state(*OLD, table=table), give_up=True))
     assert "given up" in plan.notes[0]
 
 
 def test_restart_leaves_a_chain_of_the_current_topic() -> None:
-    assert isinstance(plan_restart(state(*OLD, table=20, now="old"), give_up=True), UnchangedPartition)
+    for high in (20, 50):
+        current = state(*OLD, table=20, now="old", ends=(0, high))
+        assert isinstance(plan_restart(current, give_up=True), UnchangedPartition)
     assert isinstance(plan_restart(state(), give_up=False), UnchangedPartition)
 
 
@@ -333,23 +351,41 @@ def test_restart_of_a_truncated_topic_needs_a_start_position() -> None:
     with pytest.raises(UsageError, match="ends at 12 in Kafka, before its chain's end 20") as caught:
         plan_restart(short, give_up=True)
     assert "if it names none, it is 12): --partition 0 --at OFFSET" in caught.value.remedy
-    for ends in ((3, 12), (3, 50)):  # also once new records have taken the lost offsets
+    joined = replace(short, partition=TopicPartition(Topic("orders+payments"), Partition(0)))
+    with pytest.raises(UsageError, match="ends at 12 in Kafka") as caught:
+        plan_restart(joined, give_up=True)
+    assert caught.value.remedy.startswith("start the stream again under another app_id")
+    for kafka in ((3, 12), (3, 50)):  # also once new records have taken the lost offsets
         plan = instance(
             Restart,
             plan_restart(
-                replace(short, ends=Ends(Position(ends[0]), Position(ends[1]))), give_up=False, at=Position(8)
+                replace(short, ends=Ends(Position(kafka[0]), Position(kafka[1]))), give_up=False, at=Position(8)
             ),
         )
         assert plan.chain_origin == ChainOrigin(Position(8), 1, "old", number=1, loaded_before=Position(0))
         assert plan.notes[-1].startswith("records of Kafka from 8 on are loaded as new ones")
         assert [moved.name.start for moved in plan.put_aside] == [10, 0]
-    for position, high in ((2, 12), (13, 12), (21, 50)):
-        with pytest.raises(UsageError, match=rf"Kafka has \[3, {high}\) of orders/0, and its chain ends at 20"):
-            plan_restart(replace(short, ends=Ends(Position(3), Position(high))), give_up=True, at=Position(position))
+    for position, low, high, remedy in (
+        (2, 3, 12, "use an offset of 3 to 12"),
+        (13, 3, 12, "use an offset of 3 to 12"),
+        (21, 3, 50, "use an offset of 3 to 20"),
+        (21, 20, 50, "use an offset of 20 to 20"),
+        (21, 21, 50, "remove --at"),
+    ):
+        ends = Ends(Position(low), Position(high))
+        with pytest.raises(
+            UsageError, match=rf"Kafka has \[{low}, {high}\) of orders/0, and its chain ends at 20"
+        ) as caught:
+            plan_restart(replace(short, ends=ends), give_up=True, at=Position(position))
+        assert caught.value.remedy == remedy
+    for begin in (Position(3), Position(12)):
+        plan = instance(Restart, plan_restart(short, give_up=False, at=begin))
+        assert required(plan.chain_origin).position == begin
     waiting = replace(short, ends=Ends(Position(3), Position(50)), table=Position(15))
     with pytest.raises(UsageError, match="staged and not loaded"):
         plan_restart(waiting, give_up=False, at=Position(8))
-    for begins, note in ((8, "Kafka's records of these offsets are loaded instead"), (16, "is given up")):
+    again = "Kafka's records of these offsets are loaded instead"
+    for begins, note in ((8, again), (15, again), (16, "is given up")):
         assert note in instance(Restart, plan_restart(waiting, give_up=True, at=Position(begins))).notes[0]
 
 

@@ -1,5 +1,7 @@
 """A new chain is planned only once no loader adds to the table under the stream's former app_id."""
 
+from dataclasses import replace
+
 import pytest
 
 from bootstrap.apply.loaders import require_no_loader
@@ -69,8 +71,17 @@ def test_renewing_loader_is_refused_without_waiting_longer(url: str) -> None:
 def test_dead_loader_is_waited_for_until_its_lease_ends(url: str) -> None:
     lease = Lease(url, granted(frozenset({"orders-v1"}), dict(OLD)))
     lease.check()
-    assert lease.clock.monotonic_s() >= 30
+    assert lease.clock.monotonic_s() == 30
     assert lease.messages == ["waiting up to 30 s to learn whether the loader loader-1 still runs"]
+    lease.check()
+    assert lease.clock.monotonic_s() == 60, "each command waits by itself"
+
+
+def test_longest_lease_is_waited_for(url: str) -> None:
+    grant = granted(frozenset({"orders-v1"}))
+    lease = Lease(url, grant, replace(grant, holder="loader-2", lease_s=60.0))
+    lease.check()
+    assert lease.clock.monotonic_s() == 60
 
 
 @pytest.mark.parametrize(
@@ -79,10 +90,11 @@ def test_dead_loader_is_waited_for_until_its_lease_ends(url: str) -> None:
         (granted(None), True),
         (granted(frozenset({"orders-v1"})), True),
         (granted(frozenset({"orders-v1"}), {"orders-v1": frozenset({"^ord.*"})}), True),
+        (granted(frozenset({"orders-v1"}), {"orders-v1": frozenset({"orders", "returns"})}), True),
         (granted(frozenset({"orders-v1"}), {"orders-v1": frozenset({"returns"})}), False),
         (granted(frozenset({"orders-v2"})), False),
     ],
-    ids=["older-release", "any-topic", "pattern", "other-topic", "new-stream"],
+    ids=["older-release", "any-topic", "pattern", "one-of-its-topics", "other-topic", "new-stream"],
 )
 def test_only_loaders_of_the_topic_under_the_former_app_id_count(url: str, grant: Grant, *, waits: bool) -> None:
     lease = Lease(url, grant)

@@ -28,7 +28,7 @@ from common.errors import UsageError
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain import read_chain
-from common.stage.chain_origins import ChainOrigin, origin_from_bytes, origin_path, origin_to_bytes
+from common.stage.chain_origins import ChainOrigin, newest_origin, origin_from_bytes, origin_path, origin_to_bytes
 from common.stage.markers import Marker, MarkerName, Origin
 from common.storage.store import FsspecStore
 from delta_loader.plan.plan import Gap, Run, next_run
@@ -169,6 +169,8 @@ def test_position_becomes_the_marker_before_it() -> None:
 def test_position_zero_needs_no_marker_where_the_stream_starts_there() -> None:
     for start in (StartAt.EARLIEST, FromOffsets({(None, Partition(0)): Position(0)}), FromOffsets({})):
         assert isinstance(planned(state(start=start), 0).outcome, NotNeeded)
+    begun = state(start=StartAt.LATEST, chain_origin=ChainOrigin(Position(0)))
+    assert isinstance(planned(begun, 0).outcome, NotNeeded)
 
 
 @pytest.mark.parametrize(
@@ -403,6 +405,17 @@ def test_skip_gives_up_only_missing_records(
     assert skipped(partition, to) == gives_up
 
 
+@pytest.mark.parametrize(
+    ("begun", "topic_id", "number"), [(None, "new", 0), (ChainOrigin(Position(0), topic_id="old", number=3), "old", 3)]
+)
+def test_marker_names_the_topic_and_the_origin_of_its_chain(
+    begun: ChainOrigin | None, topic_id: str, number: int
+) -> None:
+    known = replace(state(chain_of(0, 10), chain_origin=begun), topic_id="new")
+    manifest = required(plan_skip(known, Position(25), AUTHOR).marker.manifest)
+    assert (manifest.topic_id, manifest.chain_origin) == (topic_id, number)
+
+
 def test_skip_of_a_part_of_a_gap_notes_the_rest() -> None:
     plan = plan_skip(state([*chain_of(0, 10), flush(15, 20)]), Position(12), AUTHOR)
     assert plan.marker.span == span(10, 12)
@@ -497,6 +510,11 @@ REWOUND: dict[str, tuple[PartitionState, int, tuple[int, list[int], Span | None]
     "to the place of a lost marker": (state(THIRTY[2:]), 15, (10, [20], span(9, 10))),
     "to an unreadable marker": (state([*chain_of(0, 10), broken(10), flush(20, 30, 10)]), 10, (10, [20, 10], None)),
     "to behind the last marker, an unreadable one": (state([*chain_of(0, 10), broken(10)]), 25, (10, [10], None)),
+    "to the table's position behind an unreadable marker": (
+        state([*chain_of(0, 10), broken(10), flush(20, 30, 10), flush(30, 40, 20)], table=20),
+        20,
+        (20, [30, 20], span(19, 20)),
+    ),
     "to the only marker, an unreadable one": (state([broken(10)]), 10, (10, [10], span(9, 10))),
     "to the end of a marker above a gap that the table waits for": (
         state([flush(20, 30), flush(30, 40, 20)], table=10, chain_origin=ChainOrigin(Position(10))),
@@ -536,6 +554,8 @@ def test_rewind_keeps_staged_records_that_another_table_lacks() -> None:
     # To 17, the main table's position, another table would never get [10, 17): so down to where a marker ends.
     plan = rewound(state(THIRTY, table=17, deferred_from=4), 17)
     assert (plan.position, aside(plan), plan.marker) == (10, [20, 10], None)
+    # While the main table has no position, all is staged for it.
+    assert rewound(state(THIRTY, deferred_from=4), 20).position == 20
     # Markers below are also put aside.
     plan = rewound(state(THIRTY, table=17, deferred_from=4), 3, below_table=True)
     assert (plan.position, aside(plan)) == (3, [20, 10, 0])
@@ -615,7 +635,9 @@ def test_range_below_a_moved_origin_s_first_marker_is_rewound_or_skipped() -> No
     assert plan_skip(late, Position(30), AUTHOR).marker.span == Span(Position(10), Position(30))
 
 
-@pytest.mark.parametrize(("to", "table", "is_refused"), [(10, 40, True), (10, None, False), (30, 40, False)])
+@pytest.mark.parametrize(
+    ("to", "table", "is_refused"), [(10, 40, True), (10, None, False), (10, 10, False), (30, 40, False)]
+)
 def test_rewind_to_before_the_chain_names_records_loaded_meanwhile(
     to: int, table: int | None, *, is_refused: bool
 ) -> None:
@@ -641,8 +663,9 @@ def test_rewind_of_joined_topics_sees_records_of_a_secondary_table() -> None:
     joined = replace(plan, partition=TopicPartition(Topic("orders+payments"), Partition(0)))
     require_no_load_begun(plan, lambda: Position(30))
     require_no_load_begun(joined, lambda: Position(20))
-    with pytest.raises(UsageError, match=r"a table of the stream already has orders\+payments/0 up to 30"):
+    with pytest.raises(UsageError, match=r"a table of the stream already has orders\+payments/0 up to 30") as error:
         require_no_load_begun(joined, lambda: Position(30))
+    assert "start the stream again under another app_id" in error.value.remedy
 
 
 def test_rewind_to_zero_leaves_an_origin_and_no_marker() -> None:
@@ -715,6 +738,14 @@ def test_markers_are_read_by_position_in_any_spelling(store: FsspecStore) -> Non
     assert staged[1].path == "done/orders/0/9.done"
 
 
+def test_marker_that_is_settled_after_the_listing_is_not_there(tmp_path: Path) -> None:
+    store = TrappedStore(tmp_path.as_uri())
+    first, second = chain_of(0, 10, 20)
+    put(store, first, second)
+    store.before = acting("read", lambda: store.delete([first.name.path]), below=first.name.path)
+    assert [marker.name for marker in stage.staged_markers(store, ORDERS)] == [second.name]
+
+
 def test_marker_made_by_another_process_is_not_overwritten(store: FsspecStore) -> None:
     put(store, by_hand(41))
     with pytest.raises(UsageError, match="another process"):
@@ -722,14 +753,40 @@ def test_marker_made_by_another_process_is_not_overwritten(store: FsspecStore) -
     assert store.read("done/orders/0/00000000000000000041.done") == b""
 
 
+def test_marker_of_a_rewind_made_by_another_process_is_not_overwritten(store: FsspecStore) -> None:
+    put(store, by_hand(41))
+    plan = plan_rewind(found_in(store), Position(20), AUTHOR)
+    put(store, by_hand(19))
+    with pytest.raises(UsageError, match="another process created the marker"):
+        stage.rewind(store, plan)
+    assert [marker.name.start for marker in found_in(store).staged] == [19, 41]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_origin_made_by_another_process_is_not_overwritten(store: FsspecStore, number: int) -> None:
+    origin = ChainOrigin(Position(42), number=number)
+    stage.begin(store, ORDERS, origin)
+    with pytest.raises(UsageError, match="another process wrote"):
+        stage.begin(store, ORDERS, replace(origin, position=Position(7)))
+    assert newest_origin(store, ORDERS) == origin
+
+
 def test_markers_are_put_aside_unchanged(store: FsspecStore) -> None:
     put(store, *chain_of(0, 10, 20, 30))
     before = {item.path: store.read(item.path) for item in store.list("done/")}
     stage.rewind(store, plan_rewind(found_in(store), Position(10), AUTHOR))
     assert [item.path for item in store.list("done/")] == ["done/orders/0/00000000000000000000.done"]
-    for start in (10, 20):
-        path = f"done/orders/0/{start:020d}.done"
-        assert store.read(f"stray/{path}") == before[path]
+    copies = {item.path: store.read(item.path) for item in store.list("stray/")}
+    paths = [f"done/orders/0/{start:020d}.done" for start in (10, 20)]
+    assert copies == {f"stray/{path}": before[path] for path in paths}
+
+
+def test_marker_that_is_gone_meanwhile_is_not_put_aside(store: FsspecStore) -> None:
+    put(store, *chain_of(0, 10, 20, 30))
+    plan = plan_rewind(found_in(store), Position(10), AUTHOR)
+    store.delete([plan.put_aside[0].path])
+    assert stage.rewind(store, plan) == ()
+    assert [item.path for item in store.list("stray/")] == [f"stray/{plan.put_aside[1].path}"]
 
 
 def test_earlier_copies_are_not_overwritten(store: FsspecStore) -> None:
@@ -751,13 +808,24 @@ def test_marker_at_the_new_start_is_replaced(store: FsspecStore) -> None:
     assert store.read("stray/done/orders/0/00000000000000000016.done") is not None
 
 
+def test_rewind_that_puts_nothing_aside_moves_no_late_claim(store: FsspecStore) -> None:
+    put(store, *chain_of(0, 10))
+    plan = plan_rewind(found_in(store, table=30), Position(30), AUTHOR)
+    put(store, flush(40, 50, 30))
+    assert stage.rewind(store, plan) == ()
+    assert [marker.name.start for marker in found_in(store).staged] == [0, 29, 40]
+
+
 def test_claim_made_during_a_rewind_is_put_aside(store: FsspecStore) -> None:
     put(store, *chain_of(0, 10, 20, 30))
     plan = plan_rewind(found_in(store), Position(10), AUTHOR)
     put(store, flush(30, 40, 20), flush(40, 50, 30))  # a writer that continues at the old end
+    put(store, by_hand(60))  # an operator continues elsewhere
+    unreadable = flush(70, 80, 30).name
+    store.write(unreadable.path, b"{")
     late = stage.rewind(store, plan)
     assert sorted(late) == [f"done/orders/0/{start:020d}.done" for start in (30, 40)]
-    assert found_in(store).chain.end == 10
+    assert [marker.name.start for marker in found_in(store).staged] == [0, 60, 70]
     assert store.read("stray/done/orders/0/00000000000000000040.done") is not None
 
 

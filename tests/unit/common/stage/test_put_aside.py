@@ -84,6 +84,17 @@ def test_origin_counts_as_the_end_of_a_chain_without_markers() -> None:
     assert outboxes_of(plan_rewind(replace(state, chain_origin=None), Position(20), AUTHOR).marker) == (box(5), box(9))
 
 
+@pytest.mark.parametrize(("generation", "named"), [(0, (box(0),)), (1, ())])
+def test_origin_of_an_earlier_chain_does_not_count(generation: int, named: tuple[str, ...]) -> None:
+    marker = flush(9, 20)
+    marker = replace(marker, manifest=replace(required(marker.manifest), generation=generation))
+    begun = ChainOrigin(Position(0), outboxes=(box(0),), number=1)
+    state = replace(
+        partition(table=12), staged=[StagedMarker(marker.name.path, marker.name, marker)], chain_origin=begun
+    )
+    assert outboxes_of(plan_rewind(state, Position(12), AUTHOR).marker) == named
+
+
 def test_outbox_is_not_named_where_the_chain_continues_at_its_start_or_below() -> None:
     staged = tuple(StagedMarker(marker.name.path, marker.name, marker) for marker in chain_of(0, 9, 10))
     state = replace(partition(naming(9, 20, box(9))), staged=staged)

@@ -42,6 +42,7 @@ from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, routed_settings_for, settings_for, status_of
 from tests.fakes.staging import JoinedStaging, Staging
+from tests.fakes.stores import TrappedStore, acting
 from tests.unit.common.tables.test_delta_log import METADATA, PROTOCOL, commit, txn
 
 Positions = Mapping[TopicPartition, Position | None]
@@ -139,6 +140,16 @@ def test_rewind_below_a_running_load_is_refused() -> None:
     world.table = Position(10)
     with pytest.raises(UsageError, match=r"now has .* up to 10"):
         world.rewind(4)
+
+
+def test_note_of_a_load_that_ends_meanwhile_refuses_no_rewind() -> None:
+    world = World()
+    path = loading_path(world.partition, "of one that ends")
+    world.stage.create(path, LoadNote(Position(10), 1).to_bytes())
+    store = TrappedStore(world.staging.stage_url)
+    store.before = acting("read", lambda: world.stage.delete([path]), below=path)
+    require_not_loading(store, RewindPlan(Position(4), Position(4), (), None, world.partition), lambda: world.table)
+    assert world.notes == []
 
 
 def test_nothing_is_loaded_during_a_repair() -> None:
