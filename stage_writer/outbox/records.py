@@ -136,7 +136,7 @@ def undelivered(outgoing: Outgoing, delivered: Iterable[Position | None]) -> pa.
     offsets = outgoing.records["offset"].to_numpy()
     inputs = outgoing.records["input"].to_numpy()
     lowest = np.array([0 if position is None else int(position) for position in delivered], np.int64)
-    keep = offsets >= lowest[inputs] if len(offsets) else np.zeros(0, np.bool_)
+    keep = offsets >= lowest[inputs]
     return outgoing.records if keep.all() else outgoing.records.filter(pa.array(keep))
 
 

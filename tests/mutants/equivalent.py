@@ -114,6 +114,14 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "Delivery._produce_all: 1 → 2": "no position is below zero",
         "_parts: 1 → 2 (3)": "no record has a single byte",
     },
+    "stage_writer.outbox.records": {
+        "undelivered: outgoing.records if keep.all() else outgoing.records.filter(pa.array(keep)) → "
+        "outgoing.records if False else outgoing.records.filter(pa.array(keep))": "a filter that keeps all is a copy",
+        "with_dead_letters_to: True → False": "the columns of a table have the same length",
+        "with_dead_letters_to: given != topic and is_dead_letter(headers.as_py() or (), chain.app_id, number, offset) "
+        "→ True and is_dead_letter(headers.as_py() or (), chain.app_id, number, offset)": "it has that topic already",
+        "with_dead_letters_sent: False → True": "the rows have a table for each format",
+    },
     "delta_loader.load.refused_to_topic": {
         "RefusedToTopic.__call__: 1 → 2": "nothing was refused, either way",
         "_rows: True → False": "the columns of a batch have the same length",

@@ -1,7 +1,9 @@
 """Outboxes as objects and in markers: what was written is read back, and anything else is refused by name."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +16,12 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
 from common.stage.merged import InputEnd, ends_at, inputs_of, merged_position
 from common.stage.task_files import OutboxName
-from common.tables.dead_letters import DEAD_LETTER_SCHEMA
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA, dead_letter_headers
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.merged_batch import merged_batch
 from stage_writer.outbox.records import (
+    SCHEMA,
     Outgoing,
     outgoing_from_bytes,
     outgoing_table,
@@ -59,6 +62,7 @@ def test_outbox_round_trips() -> None:
     assert parsed == outgoing()
     assert parsed.records["offset"].to_pylist() == [4, 3, 6]
     assert parsed.records["input"].to_pylist() == [0, 1, 0]
+    assert parsed.records["headers"].to_pylist() == [None, *[[{"name": "h", "value": None}]] * 2]
     assert parsed.ends == (InputEnd(A, Position(7)), InputEnd(B, Position(4)))
     plain = outgoing_table([record(b"x", 1)], batch(A, 4, 6))
     assert (plain["input"].to_pylist(), plain["offset"].to_pylist()) == ([0], [6])
@@ -68,11 +72,27 @@ def test_undelivered_messages_are_known_one_by_one() -> None:
     assert undelivered(outgoing(), [Position(6), None])["offset"].to_pylist() == [3, 6]
     assert undelivered(outgoing(), [None, None]).num_rows == 3
     assert undelivered(outgoing(), [Position(7), Position(4)]).num_rows == 0
+    assert undelivered(replace(outgoing(), records=SCHEMA.empty_table()), [Position(7), None]).num_rows == 0
+
+
+def with_body(body: bytes) -> Callable[[bytes], bytes]:
+    """An outbox whose head fits another rest."""
+    return lambda data: data[:9] + sha256(body).digest() + body
+
+
+def without_head() -> bytes:
+    sink = pa.BufferOutputStream()
+    pa.ipc.new_stream(sink, SCHEMA).close()
+    return bytes(sink.getvalue())
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
+        (with_body(b""), "cannot be read"),
+        (with_body(without_head()), "cannot be read: b'about'"),
+        (lambda _: outgoing_to_chunks(replace(outgoing(), ends=outgoing().ends[:1])).to_bytes(), "cannot be read: zip"),
+        (lambda data: data[:41], "its checksum does not match"),
         (lambda data: data[:-1], "its checksum does not match"),
         (lambda data: data[:20], "it is not an outbox, or it is incomplete"),
         (lambda data: b"k" + data[1:], "it is not an outbox, or it is incomplete"),
@@ -118,6 +138,11 @@ def test_dead_letters_are_sent_unchanged_with_a_topologys_records() -> None:
     both = with_dead_letters_sent(replace(staged, outgoing=own), converter.formats, stream, batch.partition).outgoing
     assert both is not None
     assert both["topic"].to_pylist() == ["out", "errors", "errors"]
+    (error,) = staged.rows[1].slice(1)["error"].to_pylist()
+    source = (batch.partition.topic, batch.partition.partition, 103)
+    assert both["headers"].to_pylist()[2] == dead_letter_headers(stream.app_id, ("missing_field", error), source)
+    (sound,) = staged_batches(converter, [batch_of([b'{"id": 1}'])])
+    assert with_dead_letters_sent(sound, converter.formats, stream, batch.partition) is sound
     silent = stream_of(columns="id INT NOT NULL")
     assert with_dead_letters_sent(staged, converter.formats, silent, batch.partition) is staged
 
