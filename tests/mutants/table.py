@@ -144,6 +144,7 @@ TESTS = {
         "tests/property/test_lease_histories.py",
     ),
     "stage_writer.outbox.delivery": (f"{_WRITER}/outbox/test_delivery.py",),
+    "stage_writer.outbox.outlets": (f"{_WRITER}/outbox/test_outlets.py",),
     "stage_writer.outbox.records": (f"{_WRITER}/outbox/test_delivery.py", f"{_WRITER}/outbox/test_outboxes.py"),
     "delta_loader.load.refused_to_topic": (f"{_LOADER}/load/test_refused_to_topic.py",),
     "stage_writer.decode.strict": (f"{_WRITER}/decode/test_strict.py", f"{_WRITER}/decode/test_decode.py"),
