@@ -54,7 +54,6 @@ def partition_state(
         table=position,
         staged=without_emptied((staged for staged in markers if staged not in older), position, chain_origin),
         older=older,
-        put_aside=put_aside_manifests(store, partition),
         chain_origin=chain_origin,
         generation=generation,
         topic_id=topic_id,
@@ -67,7 +66,7 @@ def partition_state(
         state = replace(state, loaded_under=identity.other_stream(partition, generation))
     foreign = _foreign(state, stream, ids, identity)
     if foreign is None:
-        return state
+        return replace(state, put_aside=put_aside_manifests(store, partition)) if state.is_behind_tables else state
     return replace(
         state,
         table=None,  # Its content is about another chain.

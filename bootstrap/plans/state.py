@@ -67,7 +67,7 @@ class PartitionState:
     older: Sequence[StagedMarker] = field(default=())
     """Markers from before the chain's origin, which no longer belong to it."""
     put_aside: Sequence[Manifest] = field(default=())
-    """What earlier repairs put aside of the chain (common/stage/put_aside.py)."""
+    """What earlier repairs put aside of a chain that is behind the tables (common/stage/put_aside.py)."""
     chain_origin: ChainOrigin | None = None
     """The recorded origin of the chain (common/stage/chain_origins.py)."""
     generation: int = 0
@@ -139,6 +139,17 @@ class PartitionState:
     @property
     def chain(self) -> Chain:
         return read_chain(staged.marker for staged in self.staged if staged.marker is not None)
+
+    @property
+    def end(self) -> Position:
+        """Where the chain in the stage ends: at its last marker or, without one, at its origin."""
+        begun = Position(0) if self.origin is None else self.origin.position
+        return begun if self.chain.end is None else self.chain.end
+
+    @property
+    def is_behind_tables(self) -> bool:
+        """Whether every table has more than the chain."""
+        return self.in_all_tables is not None and self.in_all_tables > self.end
 
     def end_of(self, marker: StagedMarker) -> Position:
         """The end of a marker's span; an unreadable marker is assumed to reach up to the next one."""

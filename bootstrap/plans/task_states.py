@@ -94,6 +94,4 @@ class TaskStates:
         chain, loaded = self.chain, self.chain.in_all_tables
         if loaded is None:
             return ()
-        begun = Position(0) if chain.origin is None else chain.origin.position
-        end = begun if chain.chain.end is None else chain.chain.end
-        return outboxes_beyond(chain.put_aside, end, chain.staged_generation, loaded)
+        return outboxes_beyond(chain.put_aside, chain.end, chain.staged_generation, loaded)

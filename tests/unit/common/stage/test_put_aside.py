@@ -15,10 +15,11 @@ from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.markers import Manifest, Marker, MarkerName, late_path, marker_to_bytes, stray_path
 from common.stage.task_files import OutboxName
 from common.storage.store import FsspecStore
+from common.tables.state import TableState
 from delta_loader.maintenance.cleaning.clean import settled_outboxes
 from delta_loader.ports import in_turn
 from tests.builders import required
-from tests.fakes.markers import ORDERS, chain_of, flush
+from tests.fakes.markers import ORDERS, chain_of, flush, put
 from tests.fakes.streams import stream_of
 
 AUTHOR = Author("test", 1_000)
@@ -127,8 +128,12 @@ def test_copies_that_repairs_made_are_part_of_a_partitions_state(tmp_path: Path)
     store.write(late_path(path, b"late"), marker_to_bytes(late))
     store.write("stray/done/orders/0/notes.txt", b"")
     ends = Ends(Position(0), Position(100))
-    state = partition_state(store, stream_of(), ORDERS, ends=ends, table=None, topic_id=None)
+    table = TableState(0, "id", "{}", (), {}, 1, 2, frozenset(), {"orders-0": 19})
+    state = partition_state(store, stream_of(), ORDERS, ends=ends, table=table, topic_id=None)
     assert sorted(manifest.span.end for manifest in state.put_aside) == [9, 20]
+    put(store, flush(0, 20))
+    state = partition_state(store, stream_of(), ORDERS, ends=ends, table=table, topic_id=None)
+    assert state.put_aside == (), "the chain has all that the table has"
 
 
 @pytest.mark.parametrize(
