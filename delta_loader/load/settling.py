@@ -8,10 +8,13 @@ Rules:
    put another marker under the same name.
 2. An age is the difference of two times of the store. This machine's clock only decides when to ask for the store's
    time. A clock that is ahead deletes nothing early; a clock that is behind deletes later.
+3. A candidate that is gone was deleted after the listing, by a rewind or by another loader. The markers above it may be
+   new ones under the listed names, and a new one may be below them. They wait for the next pass, which lists again.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from common.spans import Position, TopicPartition
 from common.stage.markers import MarkerName
@@ -54,8 +57,10 @@ class Settling:
         chains: list[AnyMarker] = []
         positions = {partition: position for partition in listing if (position := self.finished(partition)) is not None}
         for partition, position in positions.items():
-            markers_read = self.stage.read(listing, candidates(partition), self.tables)
-            chain = identity.judged(partition, (marker for markers in markers_read.values() for marker in markers))
+            names = candidates(partition)
+            markers_read = self.stage.read(listing, names, self.tables)
+            there = takewhile(markers_read.__contains__, names)  # rule 3
+            chain = identity.judged(partition, (marker for name in there for marker in markers_read[name]))
             ended[partition] = settled(chain, position)
             judged |= markers_read
             chains += chain

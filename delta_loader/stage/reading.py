@@ -204,16 +204,17 @@ class Stage:
         In each partition from the lowest on, one after the other, so a crash leaves no lower one behind
         (load/settle.py, rule 3); partitions in parallel. Each is read again right before: a marker that differs from
         ``judged`` (as `read` returned it, with ``tables``) was replaced in the meantime, and stays with all above it.
+        If one is gone by then, all above it stay, too (load/settling.py, rule 3).
         """
 
         def delete_in_order(partition: TopicPartition) -> list[MarkerName]:
             gone: list[MarkerName] = []
             for name in sorted(finished[partition]):
-                for path in listing[partition].paths(name):
-                    data = self.store.read(path)
-                    if data is not None and _parse(name, data, tables, path) not in judged[name]:
-                        return gone
-                    self.store.delete([path])
+                stored = {path: self.store.read(path) for path in listing[partition].paths(name)}
+                markers = [_parse(name, data, tables, path) for path, data in stored.items() if data is not None]
+                if not markers or any(marker not in judged[name] for marker in markers):
+                    return gone
+                self.store.delete(stored)
                 gone.append(name)
             return gone
 

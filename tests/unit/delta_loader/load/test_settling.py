@@ -137,7 +137,9 @@ class Settled:
     store_s: int = 1000
     positions: dict[int, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    gone_at: tuple[str, int] | None = None
     may_delete: bool = True
 
     def run(self, now_s: int, keep_s: int) -> int:
@@ -169,7 +171,7 @@ class Settled:
 
 
 class ClockedStore(FsspecStore):
-    """A stage whose clock a test sets."""
+    """A stage whose clock a test sets, and in which a marker is gone at the nth time that it is read."""
 
     def __init__(self, world: Settled) -> None:
         super().__init__(world.staging.stage_url)
@@ -179,6 +181,12 @@ class ClockedStore(FsspecStore):
         self._world.asked.append("time")
         stored = super().stat(path)
         return None if stored is None else replace(stored, modified_ms=self._world.store_s * 1000)
+
+    def read(self, path: str) -> bytes | None:
+        self._world.read.append(path)
+        if (path, self._world.read.count(path)) == self._world.gone_at:
+            super().delete([path])
+        return super().read(path)
 
     def delete(self, paths: Iterable[str]) -> None:
         paths = [*paths]
@@ -231,6 +239,16 @@ def test_nothing_is_deleted_if_the_tables_do_not_allow_it(stage: Settled) -> Non
     stage.may_delete = False
     assert stage.run(2000, 0) == 0
     assert len(stage.staging.markers()) == 6
+
+
+@pytest.mark.parametrize("reading", [1, 2])
+def test_markers_above_one_that_is_gone_meanwhile_stay(stage: Settled, reading: int) -> None:
+    """A rewind took it, and made one below those that the listing names."""
+    stage.gone_at = (stage.staging.markers()[0], reading)
+    assert stage.run(2000, 0) == 0
+    assert [path.rpartition("/")[2][-7:-5] for path in stage.staging.markers()] == ["10", "20", "00", "10", "20"]
+    stage.gone_at = (stage.staging.markers()[0], reading + 5)
+    assert stage.run(2000, 0) == 1, "a listing of what is there settles again"
 
 
 class Store(TrappedStore):
