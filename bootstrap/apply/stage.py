@@ -11,7 +11,7 @@ Rules:
 from collections.abc import Sequence
 from itertools import count
 
-from bootstrap.plans.repair import RewindPlan, replaces
+from bootstrap.plans.repair import RewindPlan
 from bootstrap.plans.restart import Restart
 from bootstrap.plans.state import StagedMarker
 from common.errors import MarkerError, NewerFormatError, UsageError
@@ -77,13 +77,13 @@ def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
     if plan.chain_origin is not None:
         begin(store, plan.partition, plan.chain_origin)
     _put_aside(store, plan.put_aside[:-1], copy_also=plan.put_aside[-1:])
-    if plan.marker is not None:
-        if replaces(plan):
-            store.write(plan.marker.name.path, marker_to_bytes(plan.marker))
-        else:
+    last = [staged.path for staged in plan.put_aside[-1:]]
+    if plan.marker is not None and plan.marker.name.path in last:  # the new one overwrites it
+        store.write(plan.marker.name.path, marker_to_bytes(plan.marker))
+    else:
+        if plan.marker is not None:
             make(store, plan.marker)
-    if not replaces(plan):
-        store.delete([staged.path for staged in plan.put_aside[-1:]])
+        store.delete(last)
     return _put_late_ones_aside(store, plan)
 
 

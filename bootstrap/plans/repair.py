@@ -39,7 +39,7 @@ from common.errors import UsageError
 from common.remedies import CONFIG, repair, replay
 from common.spans import Position, Span, TopicPartition
 from common.stage.chain_origins import ChainOrigin
-from common.stage.markers import Marker, MarkerName, Origin
+from common.stage.markers import Marker, Origin
 from common.stage.merged import is_merged
 
 
@@ -322,12 +322,3 @@ def _rewind_notes(state: PartitionState, to: Position, position: Position, to_re
             f"conditions of the stream have changed since those were loaded, load them again after this: `{command}`"
         )
     return tuple(notes)
-
-
-def replaces(plan: RewindPlan) -> bool:
-    """Whether the new marker has the name of the one that is removed last, and so overwrites it."""
-    if plan.marker is None or not plan.put_aside:
-        return False
-    last: StagedMarker = plan.put_aside[-1]
-    name: MarkerName = plan.marker.name
-    return last.path == name.path

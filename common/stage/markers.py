@@ -109,6 +109,12 @@ def stray_path(path: str, number: int = 1) -> str:
     return f"{STRAY}/{path}" if number == 1 else f"{STRAY}/{path}.{number}"
 
 
+def name_of_copy(path: str) -> MarkerName | None:
+    """The name of the marker whose copy has this path, by `stray_path`; None for any other path."""
+    name, _, number = path.removeprefix(f"{STRAY}/").rpartition(".")
+    return MarkerName.parse(f"{name}.{number}" if number == "done" else name)
+
+
 def late_path(path: str, data: bytes) -> str:
     """The path of a late claim's copy when the loader moves it aside: never one where writers look for a rewind's."""
     return f"{STRAY}/{path}.late-{digest_of(data)[:16]}"

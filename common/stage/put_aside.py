@@ -18,22 +18,16 @@ from collections.abc import Iterable
 from common.ports import ObjectStore
 from common.spans import Position, TopicPartition
 from common.stage.marker_contents import manifest_of
-from common.stage.markers import STRAY, Manifest, MarkerName, folder_of, is_late_path
+from common.stage.markers import STRAY, Manifest, folder_of, is_late_path, name_of_copy
 from common.stage.task_files import OutboxName
 
 
 def put_aside_manifests(store: ObjectStore, partition: TopicPartition) -> list[Manifest]:
     """What repairs put aside of a chain, in no order, without what cannot be read. Raises StoreError."""
     paths = [item.path for item in store.list(f"{STRAY}/{folder_of(partition)}") if not is_late_path(item.path)]
-    names = ((_name_of(path), path) for path in paths)
+    names = ((name_of_copy(path), path) for path in paths)
     manifests = (manifest_of(name, store.read(path)) for name, path in names if name is not None)
     return [manifest for manifest in manifests if manifest is not None]
-
-
-def _name_of(path: str) -> MarkerName | None:
-    """The name of a marker, by the path of its copy (`stray_path`)."""
-    name, _, number = path.removeprefix(f"{STRAY}/").rpartition(".")
-    return MarkerName.parse(f"{name}.{number}" if number == "done" else name)
 
 
 def outboxes_beyond(
