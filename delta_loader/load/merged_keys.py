@@ -49,9 +49,9 @@ class MergedKeys:
     def require(self, target: Target, merge: MergeBy) -> None:
         """Raise NotCompatibleError when several rows of the table have one key."""
         before = target.identity.merged_by
-        if target.version is None or has_one_row_for_each_key(before, merge):
+        if has_one_row_for_each_key(before, merge):
             return
-        twice = self._keys_twice(target, target.version, merge)
+        twice = self._keys_twice(target, merge)
         if twice:
             named = ", ".join(twice[:_MOST_NAMED]) + (", …" if twice[_MOST_NAMED:] else "")
             msg = (
@@ -61,15 +61,16 @@ class MergedKeys:
             )
             raise NotCompatibleError(msg, _remedy(target, merge, before))
 
-    def _keys_twice(self, target: Target, version: int, merge: MergeBy) -> list[str]:
+    def _keys_twice(self, target: Target, merge: MergeBy) -> list[str]:
         """Read once for each version: what others commit, and a RESTORE, may bring keys twice."""
         key = (target.url, target.table_id, merge.keys)
         known = self._read.get(key)
-        if known is None or known[0] != version:
+        if known is None or known[0] != target.version:
             conditions = [f"{key} IS NOT NULL" for key in merge.sql_keys]
             if merge.history:
                 conditions.append(f"coalesce({IS_CURRENT}, true)")
-            known = version, self.reader.repeated_keys(target.url, version, merge.sql_keys, " AND ".join(conditions))
+            condition = " AND ".join(conditions)
+            known = target.version, self.reader.repeated_keys(target.url, target.version, merge.sql_keys, condition)
             self._read[key] = known
         return known[1]
 

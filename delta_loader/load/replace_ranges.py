@@ -12,7 +12,7 @@ Rules:
 4. Its dead letters are sent to the stream's topic before it is deleted (load/refused_to_topic.py, rule 6).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -197,8 +197,8 @@ class Replacements:
         self.store.delete(file.path for table in request.content.tables for file in table.files)
         return None
 
-    def _history(self, table: Target) -> Iterable[LoggedCommit]:
-        return () if table.version is None else self.tables.history(table.url, table.version)
+    def _history(self, table: Target) -> Iterator[LoggedCommit]:
+        return self.tables.history(table.url, table.version)
 
     def _taken_back(self, request: Request, stream: Stream) -> Held | None:
         """Why it cannot continue: a table has recorded a step but lacks its rows. Reads the tables again."""

@@ -156,7 +156,7 @@ class LoadReporter:
     def conflict(self) -> None:
         self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=self.report.app_id)
 
-    def loaded(self, load: Load, version: int | None) -> None:
+    def loaded(self, load: Load, version: int) -> None:
         self.report.version = version
         app_id = self.report.app_id
         for marker in load.markers:

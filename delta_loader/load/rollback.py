@@ -83,8 +83,6 @@ class RollbackDetector:
 
         ``recorded`` is a secondary table's newest own version by the main table's log (common/tables/rollback.py).
         """
-        if target.version is None:
-            return target, None
         key, known = (self._app_id, target.url), self._examined.get((self._app_id, target.url))
         if known is not None and known.table_id == target.table_id and known.version == target.version:
             return replace(target, identity=known.identity), None
@@ -100,13 +98,13 @@ class RollbackDetector:
 
     def _history(self, target: Target) -> Iterator[LoggedCommit]:
         """The table's history. Where the stream has no position, only as much as is read to find expired commits."""
-        history = self._tables.history(target.url, target.version or 0)
+        history = self._tables.history(target.url, target.version)
         is_there = any(name.startswith(f"{self._app_id}-") for name in target.transactions)
         return history if is_there else islice(history, MOST_COMMITS)
 
     def _is_of_others(self, target: Target, version: int) -> bool:
         """Whether the commits after an examined version do not matter: they are others', or replace or move rows."""
-        for commit in self._tables.history(target.url, target.version or 0):
+        for commit in self._tables.history(target.url, target.version):
             if commit.version <= version:
                 return commit.version == version
             if commit.moves_positions_of(self._app_id) or commit.is_turning_point:
@@ -117,14 +115,13 @@ class RollbackDetector:
         """Record that our commit is in the table, right after the examined version."""
         key = self._app_id, target.url
         known = None if metadata.moves_positions else self._examined.get(key)
-        if target.version is not None:
-            unknown = None if known is None else known.unknown
-            self._examined[key] = Examined(target.table_id, target.version, target.identity, unknown)
+        unknown = None if known is None else known.unknown
+        self._examined[key] = Examined(target.table_id, target.version, target.identity, unknown)
 
     def without_txn(self, target: Target, unplaced: UnplacedChains) -> tuple[Rollback, ...]:
         """Why Kafka partitions that are staged have no position in the table (rule 3)."""
         partitions, first_ms = unplaced.partitions, unplaced.first_ms
-        if target.version is None or not partitions:
+        if not partitions:
             return ()
         key = target.url, target.version
         if key not in self._pasts:

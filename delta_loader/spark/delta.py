@@ -186,7 +186,7 @@ class SparkDeltaTables(TableDefinitions):
     def _rollback_conflict(self, commit: TableCommit, read_version: int) -> Conflicted | None:
         """A RESTORE or a replacement that the plan had not seen (rule 4); for a resolution, any commit at all."""
         planned = commit.target.version
-        if planned is None or planned >= read_version:
+        if planned >= read_version:
             return None
         if commit.is_resolution:
             # Another loader may have carried it out, and have loaded up to the very positions that this commit expects.

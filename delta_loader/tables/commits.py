@@ -45,7 +45,7 @@ class Target:
     shape: TableShape
     transactions: Mapping[str, int]
     """The version of each txn action by its app id."""
-    version: int | None = None
+    version: int
     """The table version that was read: no rollback had happened up to it (common/tables/rollback.py)."""
     load_mode: LoadMode = PLAIN
     """How rows are written to it."""

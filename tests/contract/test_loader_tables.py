@@ -40,7 +40,7 @@ def url(tmp_path: Path) -> str:
 def target(tables: DeltaTables, url: str) -> Target:
     state = tables.state(url)
     assert state is not None
-    return Target(url, state.table_id, TableShape(state.schema, state.partition_by), state.transactions)
+    return Target(url, state.table_id, TableShape(state.schema, state.partition_by), state.transactions, state.version)
 
 
 def commit_to(to: Target, *, app_id: str = "a-0", last: int = 9, files: int = 1) -> TableCommit:

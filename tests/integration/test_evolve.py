@@ -150,7 +150,7 @@ def test_files_read_by_spark_may_lack_columns_of_the_table(spark: SparkSession, 
     file = StagedFile("f.parquet", {}, (tmp_path / "t" / "f.parquet").stat().st_size, 4, "{}")
     written = SparkWrite(partition, url, shape, (file,), Position(2))
     commit = TableCommit(
-        target=Target(url, state.table_id, TableShape(state.schema, ()), {}),
+        target=Target(url, state.table_id, TableShape(state.schema, ()), {}, state.version),
         app_id="a",
         files=(),
         expected={"a-0": None},

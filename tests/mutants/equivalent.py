@@ -53,8 +53,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "Replacements._in_order: [target for target in map(self._target, stream.tables) if target is not None] "
         "if requests[1:] else [] → [target for target in map(self._target, stream.tables) if target is not None] "
         "if True else []": "a request alone is in order, and is held by a table that cannot be read anyway",
-        "Replacements._history: () if table.version is None else self.tables.history(table.url, table.version) → "
-        "() if False else self.tables.history(table.url, table.version)": "a table that was read has a version",
         "Replacements._with_columns_of: self._target(target.url) or target → self._target(target.url) or False": (
             "a table that was just altered is there"
         ),

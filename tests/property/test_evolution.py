@@ -209,7 +209,7 @@ class World:
 
     def target(self) -> Target:
         table = self.tables.tables[self.stream.table]
-        return Target(self.stream.table, table.table_id, TableShape(table.schema, table.partition_by), {})
+        return Target(self.stream.table, table.table_id, TableShape(table.schema, table.partition_by), {}, 0)
 
     @property
     def columns(self) -> StructType:

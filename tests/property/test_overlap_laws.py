@@ -44,7 +44,7 @@ class Lake:
 
     files: dict[str, list[int]] = field(default_factory=dict)
     targets: dict[str, Target] = field(
-        default_factory=lambda: {url: Target(url, url, SHAPE, {}) for url in (ROWS, DEAD)}
+        default_factory=lambda: {url: Target(url, url, SHAPE, {}, 0) for url in (ROWS, DEAD)}
     )
     rows: dict[str, Counter[int]] = field(default_factory=lambda: {ROWS: Counter(), DEAD: Counter()})
     zero_copy: int = 0
@@ -170,7 +170,8 @@ def test_rows_without_offsets_cannot_be_split(position: int) -> None:
     assert require_splittable(straddle, [DEAD], kafka_columns=False) == straddle
     without = replace(straddle, marker=marker(5, 15, files=0, table=ROWS))
     assert require_splittable(without, [ROWS], kafka_columns=False) == without
-    commit = rows_commit(Target(ROWS, "id", SHAPE, {"orders-0": position - 1}), NAMING, Load({SOURCE: without}), None)
+    target = Target(ROWS, "id", SHAPE, {"orders-0": position - 1}, 0)
+    commit = rows_commit(target, NAMING, Load({SOURCE: without}), None)
     assert (commit.files, commit.written, commit.advances) == ((), (), {"orders-0": 14})
     assert commit.metadata.spans == {SOURCE: Span(Position(position), Position(15))}
 

@@ -26,7 +26,7 @@ from tests.simulation.worlds import Worlds
 
 def _is_of_others(self: RollbackDetector, target: Target, version: int) -> bool:
     """Only for a loader that has not read the table before."""
-    for commit in self._tables.history(target.url, target.version or 0):
+    for commit in self._tables.history(target.url, target.version):
         if commit.version <= version:
             return commit.version == version
         if commit.metadata is not None and commit.metadata.app_id == self._app_id:

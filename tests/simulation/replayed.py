@@ -149,7 +149,7 @@ class ReplacedLog(DeltaLog):
         table, known = self.tables[url], CommitMetadata.from_json(metadata)
         assert known is not None
         before = {place for table in self.tables for place in self.places(table) if swap.covers(place)}
-        target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {})
+        target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {}, 0)
         advances = {txn_id(swap.request.name.request): int(swap.step)}
         table.commits.append(TableCommit(target, "orders", (), dict.fromkeys(advances), advances, known))
         table.transactions |= advances

@@ -46,7 +46,7 @@ class Restorable(MemoryDeltaTables):
         table = self.tables[url]
         shape = TableShape(table.schema, table.partition_by)
         nothing = CommitMetadata("restore", "another", {}, None)
-        table.commits.append(TableCommit(Target(url, table.table_id, shape, {}), "another", (), {}, {}, nothing))
+        table.commits.append(TableCommit(Target(url, table.table_id, shape, {}, 0), "another", (), {}, {}, nothing))
         self.restored[url, len(table.commits)] = to
         return len(table.commits)
 

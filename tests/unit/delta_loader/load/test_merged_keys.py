@@ -89,7 +89,7 @@ def test_keys_read_of_one_version_do_not_count_for_a_later_one() -> None:
     """A RESTORE to before duplicate keys were removed, during the life of one loader."""
     reader = Keys()
     keys, merge = MergedKeys(reader), MergeBy(("id",), ("t", "p", "o"), None, None)
-    cleaned = Target("s3://lake/orders", "1", TableShape(schema_to_json(parse_ddl("id BIGINT")), ()), {}, version=4)
+    cleaned = Target("s3://lake/orders", "1", TableShape(schema_to_json(parse_ddl("id BIGINT")), ()), {}, 4)
     keys.require(cleaned, merge)
     keys.require(cleaned, merge)
     assert len(reader.read) == 1
@@ -144,7 +144,7 @@ class Restored(MemoryDeltaTables):
 
     def restore(self, url: str, to: int) -> None:
         table = self.tables[url]
-        target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {})
+        target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {}, 0)
         table.commits.append(TableCommit(target, "operator", (), {}, {}, CommitMetadata("x", "operator", {}, None)))
         self.restore_version, self.to = len(table.commits), to
 

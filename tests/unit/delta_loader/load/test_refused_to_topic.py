@@ -248,7 +248,7 @@ def test_chain_of_several_topics_has_a_sent_position_in_each() -> None:
 def test_chain_of_several_topics_waits_for_a_position_in_each(world: World) -> None:
     topic, (stream,), stage = ErrorsTopic(), world.settings.streams, FsspecStore(world.settings.stage.url)
     both = TopicPartition(Topic("orders+payments"), Partition(0))
-    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 4})
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 4}, 0)
     ids, sends = TxnIds("orders", several_topics=False), sender(topic, stage, 2)
     assert sends(stream, table, ids, {both: Position(5)}) == 0
     assert topic.begun == 0, "an operator's marker ends there"
@@ -272,7 +272,7 @@ def sender(topic: ErrorsTopic, stage: ObjectStore, *offsets: int) -> RefusedToTo
 def test_many_are_sent_in_several_transactions_of_which_each_is_kept(world: World) -> None:
     topic, (stream,) = ErrorsTopic(answers=["", "error"]), world.settings.streams
     stage = FsspecStore(world.settings.stage.url)
-    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 2499})
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 2499}, 0)
     ids, finished = TxnIds("orders", several_topics=False), {SOURCE: Position(3000)}
     sends = sender(topic, stage, *range(2500))
     with pytest.raises(BrokerError):
@@ -286,7 +286,7 @@ def test_many_are_sent_in_several_transactions_of_which_each_is_kept(world: Worl
 
 def test_dead_letter_of_a_former_topic_does_not_hide_one_of_the_same_offset(world: World) -> None:
     topic, (stream,) = ErrorsTopic(), world.settings.streams
-    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0@1:refused": 1200})
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0@1:refused": 1200}, 0)
     ids = TxnIds("orders", several_topics=False, generations={SOURCE: 1})
     twice = sorted([*range(1201), 999])  # the first part ends between the two
     assert (
@@ -298,7 +298,7 @@ def test_dead_letter_of_a_former_topic_does_not_hide_one_of_the_same_offset(worl
 
 def test_late_table_does_not_move_the_sent_position_back(world: World) -> None:
     (stream,), stage = world.settings.streams, FsspecStore(world.settings.stage.url)
-    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 7})
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 7}, 0)
     ids = TxnIds("orders", several_topics=False)
     counts = [
         sender(topic, stage, 2, 7)(stream, table, ids, {SOURCE: Position(end)})
@@ -311,10 +311,10 @@ def test_position_of_a_deleted_topic_does_not_count_for_the_new_one(world: World
     topic, (stream,) = ErrorsTopic(), world.settings.streams
     stage = FsspecStore(world.settings.stage.url)
     ids, table = TxnIds("orders", several_topics=False), TableShape("", ())
-    first = Target(stream.dead_letters, "1", table, {"orders-0:refused": 7})
+    first = Target(stream.dead_letters, "1", table, {"orders-0:refused": 7}, 0)
     sends = sender(topic, stage, 2, 7)
     assert sends(stream, first, ids, {SOURCE: Position(9)}) == 2
-    both = Target(stream.dead_letters, "1", table, {"orders-0:refused": 7, "orders-0@1:refused": 2})
+    both = Target(stream.dead_letters, "1", table, {"orders-0:refused": 7, "orders-0@1:refused": 2}, 0)
     again = TxnIds("orders", several_topics=False, generations={SOURCE: 1})
     assert sends(stream, both, again, {SOURCE: Position(3)}) == 1
     assert topic.values() == [b"2", b"7", b"2"]
@@ -324,7 +324,7 @@ def test_position_of_a_deleted_topic_does_not_count_for_the_new_one(world: World
 
 def test_kafka_is_not_asked_while_nothing_more_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, (stream,) = ErrorsTopic(), world.settings.streams
-    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 7})
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 7}, 0)
     sends = sender(topic, FsspecStore(world.settings.stage.url), 7)
     ids = TxnIds("orders", several_topics=False)
     assert [sends(stream, table, ids, {SOURCE: Position(end)}) for end in (8, 20)] == [1, 0]
@@ -347,13 +347,13 @@ def test_dead_letters_of_one_offset_that_are_more_than_fit_are_sent(
         return letters(*[each for each in offsets if span.start <= each < span.end][:most])
 
     sends = RefusedToTopic({}, "writers", read, topic.begin, FsspecStore(world.settings.stage.url))
-    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 8})
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 8}, 0)
     assert sends(stream, table, TxnIds("orders", several_topics=False), {SOURCE: Position(9)}) == 3
 
 
 def test_record_at_the_first_offset_is_sent(world: World) -> None:
     topic, (stream,), stage = ErrorsTopic(), world.settings.streams, FsspecStore(world.settings.stage.url)
-    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 0})
+    table = Target(stream.dead_letters, "1", TableShape("", ()), {"orders-0:refused": 0}, 0)
     assert sender(topic, stage, 0)(stream, table, TxnIds("orders", several_topics=False), {SOURCE: Position(1)}) == 1
     assert topic.values() == [b"0"]
 

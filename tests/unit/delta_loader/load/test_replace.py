@@ -75,7 +75,7 @@ class Books(Restorable):
         shape = TableShape(table.schema, table.partition_by)
         table.commits.append(
             TableCommit(
-                Target(url, table.table_id, shape, {}), "orders", (), dict.fromkeys(advances), advances, metadata
+                Target(url, table.table_id, shape, {}, 0), "orders", (), dict.fromkeys(advances), advances, metadata
             )
         )
         table.transactions |= advances
@@ -665,7 +665,7 @@ def test_only_a_table_that_gets_rows_must_be_compatible(world: World, files: int
     (table,) = request.content.tables
     staged = (ReplacementFile("data/one", 1, 1),) * (files or 0)
     request = replace(request, content=replace(request.content, tables=(replace(table, files=staged),)))
-    target = Target(world.rows, "1", TableShape(_schema(DEAD_LETTERS), ()), {})
+    target = Target(world.rows, "1", TableShape(_schema(DEAD_LETTERS), ()), {}, 0)
     assert (rows_incompatibility(request, target) is not None) == is_refused
 
 

@@ -41,7 +41,7 @@ class World:
     def alter(self, staged: str) -> bool:
         """Whether the table may have changed to accept these columns."""
         state = required(self.tables.state(self.stream.table))
-        table = Target(self.stream.table, state.table_id, TableShape(state.schema, ()), {})
+        table = Target(self.stream.table, state.table_id, TableShape(state.schema, ()), {}, state.version)
         return required(self.evolution).alter(table, TableShape(schema_to_json(parse_ddl(staged)), ()))
 
     @property

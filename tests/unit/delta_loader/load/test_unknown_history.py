@@ -65,7 +65,7 @@ class Logged(MemoryDeltaTables):
         """Commits of another program; the last one may put the table back to a version."""
         table = self.tables[url]
         nothing = CommitMetadata("x", "another", {}, None)
-        target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {})
+        target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {}, 0)
         table.commits += [TableCommit(target, "another", (), {}, {}, nothing)] * commits
         if restores is not None:
             self.restored[len(table.commits)] = restores
@@ -586,7 +586,7 @@ class Lake:
 
     def others_commit(self, url: str) -> None:
         table = self.tables.tables[url]
-        target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {})
+        target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {}, 0)
         table.commits.append(TableCommit(target, "x", (), {}, {}, CommitMetadata("x", "another", {}, None)))
 
 

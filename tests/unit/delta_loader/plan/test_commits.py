@@ -53,8 +53,8 @@ from tests.unit.delta_loader.plan.test_plan import SOURCE, by_hand, marker
 
 IDS = TxnIds("app", several_topics=False)
 NAMING = CommitNaming(IDS, "c1")
-ROWS = Target("/t", "id", TableShape("{}", ()), {})
-DEAD = Target("/dead", "id2", TableShape("{}", ()), {})
+ROWS = Target("/t", "id", TableShape("{}", ()), {}, 0)
+DEAD = Target("/dead", "id2", TableShape("{}", ()), {}, 0)
 
 
 def with_dead_letters(original: Marker) -> Marker:
@@ -219,7 +219,7 @@ def tables_with(transactions: CountedTransactions) -> tuple[StreamTables, Second
     rollbacks = cast("RollbackDetector", KnownIds())
     ports = cast("Ports", SimpleNamespace(tables=None, registering=None))
     tables = StreamTables(stream, ports, nothing, rollbacks, structlog.get_logger())
-    tables.targets[stream.table] = Target(stream.table, "id", TableShape("{}", ()), transactions)
+    tables.targets[stream.table] = Target(stream.table, "id", TableShape("{}", ()), transactions, 0)
     return tables, SecondaryTables(stream, tables)
 
 
@@ -244,7 +244,7 @@ def test_deferred_ranges_are_reread_when_the_table_changes() -> None:
         **transactions,
         **DeferredIds.for_table(TXN_IDS, missing.partition, missing.url).caught_up(missing.span),
     }
-    tables.targets[url] = Target(url, "id", TableShape("{}", ()), caught_up)
+    tables.targets[url] = Target(url, "id", TableShape("{}", ()), caught_up, 1)
     assert secondary.deferred(PARTITIONS) == ()
     assert secondary.floor(missing.partition, Position(100)) == 100
 
