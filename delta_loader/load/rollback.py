@@ -30,7 +30,6 @@ from common.tables.history import LoggedCommit
 from common.tables.identity import TableChain, TableIdentity, with_transactions
 from common.tables.rollback import (
     MOST_COMMITS,
-    OwnHistory,
     Rollback,
     RollbackKind,
     described,
@@ -76,7 +75,6 @@ class RollbackDetector:
         self._tables = tables
         self._stage = stage
         self._examined = examined
-        self._pasts: dict[tuple[str, int], OwnHistory] = {}
 
     def inspect(self, target: Target, recorded: int | None) -> tuple[Target, Rollback | None]:
         """The table with its positions' identities, and its rollback, if there was one. Raises TableError.
@@ -123,32 +121,32 @@ class RollbackDetector:
         partitions, first_ms = unplaced.partitions, unplaced.first_ms
         if not partitions:
             return ()
-        key = target.url, target.version
-        if key not in self._pasts:
-            wanted = [(partition, self.ids.generation_of(partition)) for partition in partitions]
-            since_ms = min(first_ms.values()) if {*partitions} == first_ms.keys() else None
-            history = self._tables.history(target.url, target.version)
-            self._pasts[key] = own_history(history, self._app_id, wanted, since_ms)
-        return without_txn(self._pasts[key], partitions, unplaced.without_origin, self.ids.generations, first_ms)
+        wanted = [(partition, self.ids.generation_of(partition)) for partition in partitions]
+        since_ms = min(first_ms.values()) if {*partitions} == first_ms.keys() else None
+        past = own_history(self._tables.history(target.url, target.version), self._app_id, wanted, since_ms)
+        return without_txn(past, partitions, unplaced.without_origin, self.ids.generations, first_ms)
 
     def unknown(
         self, target: Target, placed: Mapping[TopicPartition, tuple[Position, Sequence[Marker]]], *, loads: bool
     ) -> Rollback | None:
         """The chains whose position may not be theirs, where the table's log cannot tell (`unknown_positions`)."""
-        known = self._examined.get((self._app_id, target.url))
-        if known is None or known.unknown is None:
+        oldest = self._unknown_since(target)
+        if oldest is None:
             return None
         others = partial(partitions_of_other_topics, self._stage.store, self._stream)
-        return unknown_positions(known.unknown, placed, self.ids.generations, others, loads=loads)
+        return unknown_positions(oldest, placed, self.ids.generations, others, loads=loads)
 
     def of_other_topics(self, target: Target) -> tuple[Rollback, ...]:
         """The chains of other topics that a position without a topic's name may belong to (rollback.py, rule 7)."""
-        known = self._examined.get((self._app_id, target.url))
-        if known is None or known.unknown is None:
+        oldest = self._unknown_since(target)
+        if oldest is None:
             return ()
         chains = chains_of_other_topics(self._stage.store, self._stream)
         positions = dict.fromkeys(chains, Position(0))
-        return (Rollback(RollbackKind.UNKNOWN, known.unknown, positions, generations=chains, is_unplaced=True),)
+        return (Rollback(RollbackKind.UNKNOWN, oldest, positions, generations=chains, is_unplaced=True),)
+
+    def _unknown_since(self, target: Target) -> LoggedCommit | None:
+        return self._examined[self._app_id, target.url].unknown
 
     def resolution(self, target: Target, back: Rollback) -> Resolution | None:
         """The operator's resolution, if there is one. Raises UsageError, StoreError."""
@@ -211,7 +209,7 @@ def _remedy(url: str, app_id: str, back: Rollback) -> str:
             f"remove the property (ALTER TABLE {delta_table(url)} UNSET TBLPROPERTIES "
             f"('delta.setTransactionRetentionDuration')), then `{command} --go-on --yes` sets these positions again"
         )
-    if back.kind is RollbackKind.UNKNOWN and back.is_unplaced:
+    if back.is_unplaced:
         partition = min(back.positions)
         return (
             f"state from which offset its records are to be loaded: `{repair('restart', partition)} --at OFFSET "

@@ -121,6 +121,13 @@ TESTS = {
         f"{_LOADER}/load/test_conflict_backoff.py",
         f"{_LOADER}/test_service.py",
     ),
+    "delta_loader.load.rollback": (
+        f"{_LOADER}/load/test_unknown_history.py",
+        f"{_LOADER}/load/test_interplay.py",
+        f"{_LOADER}/load/test_identity.py",
+        f"{_LOADER}/plan/test_commits.py",
+        "tests/unit/bootstrap/test_accept.py",
+    ),
     "delta_loader.load.catch_up": (
         f"{_LOADER}/load/test_routes.py",
         f"{_LOADER}/load/test_interplay.py",

@@ -157,6 +157,8 @@ def test_restore_is_found_behind_any_number_of_commits(world: World, others: int
     world.tables.others(world.url, others)
     world.staging.flush(0, 20, 30)
     assert world.load() == {"orders/0": "table_restored"}
+    (held,) = world.report.held.values()
+    assert "--replay` loads what it lacks again" in held.remedy
     assert world.begun(0) == [0, 10]
 
 
@@ -175,14 +177,15 @@ def test_resolution_is_left_to_the_next_pass_once_the_loader_stops(world: World)
     assert world.begun(0) == [0, 10]
 
 
-def test_log_that_begins_after_the_last_load_holds_new_loads(world: World) -> None:
+@pytest.mark.parametrize("again", [True, False], ids=["a new loader", "the one that loaded"])
+def test_log_that_begins_after_the_last_load_holds_new_loads(world: World, *, again: bool) -> None:
     world.loads(0, 0, 10)
     world.tables.others(world.url, 10, restores=0)
     world.log_is_cleaned(10, 15)
-    assert world.load() == {}  # nothing to load: it does not matter yet
+    assert world.load(again=again) == {}  # nothing to load: it does not matter yet
     world.staging.flush(0, 10, 20)
     for _ in range(2):
-        assert world.load() == {"orders/0": "history_unknown"}
+        assert world.load(again=again) == {"orders/0": "history_unknown"}
     (held,) = world.report.held.values()
     assert "version 15" in held.problem
     assert "orders/0 up to 10" in held.problem
@@ -353,6 +356,16 @@ def test_former_topic_is_held_when_the_config_names_it_again(world: World) -> No
     assert world.begun(0) == [0, 10]
 
 
+def test_former_topic_that_was_not_loaded_is_loaded_when_the_config_names_it_again(world: World) -> None:
+    world.staging.flush(0, 0, 10)
+    world.staging.topic, world.staging.previous = "orders_v2", {}
+    world.loads(0, 0, 10)
+    world.loads(0, 10, 20)
+    world.more = ("orders",)
+    assert world.load() == {}
+    assert world.begun(0) == [0]
+
+
 def test_restart_too_soon_after_the_oldest_commit_names_the_time_to_wait_for(world: World) -> None:
     world.loads(0, 0, 10)
     world.log_is_cleaned()
@@ -418,7 +431,9 @@ def test_idle_stream_reads_only_new_commits_of_others(world: World) -> None:
     for _ in range(50):
         world.tables.others(world.url, 3)
         world.load(again=False)
-    assert world.tables.read < 50 * 3 * 3  # and not all since its own last commit, each time
+    assert (before := world.tables.read) < 50 * 3 * 3  # and not all since its own last commit, each time
+    world.load(again=False)
+    assert world.tables.read == before
 
 
 def test_restore_among_the_new_commits_is_found(world: World) -> None:
@@ -447,21 +462,25 @@ def test_expired_position_is_found_below_any_number_of_commits(world: World, oth
         assert world.load() == {"orders/1": "txn_expired"}
     (held,) = world.report.held.values()
     assert "orders/1 up to 10" in held.problem
+    assert "UNSET TBLPROPERTIES" in held.remedy
     assert (world.begun(0), world.begun(1)) == ([0, 10], [0])
 
 
-def test_first_marker_is_held_where_the_log_cannot_prove_it_new(world: World) -> None:
+@pytest.mark.parametrize("resolved", [False, True], ids=["", "a resolution names no chain either"])
+def test_first_marker_is_held_where_the_log_cannot_prove_it_new(world: World, *, resolved: bool) -> None:
     world.loads(1, 0, 10)
     world.loads(0, 0, 10)
     world.forget()
-    world.tables.others(world.url, 3)
+    world.tables.others(world.url, 3, restores=1 if resolved else None)
+    if resolved:
+        world.go_on(5)
     world.tables.begins = 2  # partition 1's own commit is gone, partition 0's is there
     world.expire(1)
     for start in (10, 20):  # and the commits of others of its stream prove nothing
         world.staging.flush(0, start, start + 10)
         assert world.load() == {"orders/1": "history_unknown"}
     (held,) = world.report.held.values()
-    assert "bootstrap restart" in held.remedy
+    assert "where OFFSET is the first one that the table lacks" in held.remedy
     assert "orders-1" not in world.tables.tables[world.url].transactions
     assert (world.begun(0), world.begun(1)) == ([0, 10, 20], [0])
     begin = ChainOrigin(Position(10), 1)
@@ -518,11 +537,13 @@ def test_records_that_were_loaded_out_of_another_stage_are_known_after_their_pos
 def test_stream_new_to_a_table_reads_a_bounded_part_of_its_log(world: World) -> None:
     world.tables.create(world.url, TableShape(world.staging.schema(), world.staging.partition_by))
     world.tables.others(world.url, 4 * MOST_COMMITS)
-    world.staging.created_ms += (4 * MOST_COMMITS - 3) * DAY_MS
-    world.staging.flush(0, 0, 10)
+    first_ms = world.staging.created_ms
+    for partition, days in enumerate((4 * MOST_COMMITS - 3, 3 * MOST_COMMITS - 3)):
+        world.staging.created_ms = first_ms + days * DAY_MS
+        world.staging.flush(partition, 0, 10)
     assert world.load() == {}
-    assert world.begun(0) == [0]
-    assert world.tables.read < 2 * MOST_COMMITS + 10
+    assert world.begun(0) == world.begun(1) == [0]
+    assert world.tables.read < 2 * MOST_COMMITS + 20
 
 
 def test_reading_of_a_log_is_bounded() -> None:
