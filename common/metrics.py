@@ -338,7 +338,7 @@ SERVICES_LAST_RUN = _gauge(
     "delta_loader_services_last_run_timestamp_seconds", (), "When the table services last came to the end of a run."
 )
 
-CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+ALL_METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
 
 class Metrics:

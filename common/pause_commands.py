@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.cli import ConfigArgument, JsonOption, echo, examples, settings_from
 from common.clock import SystemClock
 from common.hints import unknown_stream
@@ -31,7 +31,7 @@ def add_pause_commands(app: typer.Typer, part: StreamPart) -> None:
 def paused_streams(settings: Settings, part: StreamPart, log: FilteringBoundLogger, metrics: Metrics) -> PausedStreams:
     """The paused streams of a process; nothing is read yet."""
     app_ids = [stream.app_id for stream in settings.streams]
-    metric = catalogue.LOADER_STREAM_PAUSED if part is StreamPart.LOADING else catalogue.WRITER_STREAM_PAUSED
+    metric = all_metrics.LOADER_STREAM_PAUSED if part is StreamPart.LOADING else all_metrics.WRITER_STREAM_PAUSED
     return PausedStreams(
         stage_store(settings), part, app_ids, clock=SystemClock(), log=log, metrics=metrics, metric=metric
     )

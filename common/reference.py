@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from common.cli import run
-from common.metrics import CATALOGUE, Metric
+from common.metrics import ALL_METRICS, Metric
 from common.settings import Settings
 from common.settings.json_schema import settings_schema
 from common.settings.section import fields_of, model_in
@@ -127,7 +127,7 @@ def configuration_page() -> str:
 def metrics_page() -> str:
     tables = "\n".join(
         f"## {title}\n\n| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n"
-        + "".join(_metric_row(metric) for metric in CATALOGUE if metric.name.startswith(prefix))
+        + "".join(_metric_row(metric) for metric in ALL_METRICS if metric.name.startswith(prefix))
         for prefix, title in _SERVICES.items()
     )
     return f"{_HEAD}{_METRICS_INTRODUCTION}\n{tables}"

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from common.printable import one_line
 
-_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+_COLOR = re.compile("\x1b\\[[0-9;]*m")
 
 
 class Tone(StrEnum):
@@ -32,14 +32,14 @@ class Tone(StrEnum):
     BAD = "red"
 
 
-def has_colours(stream: TextIO) -> bool:
+def has_colors(stream: TextIO) -> bool:
     """Whether colors may be written there (rule 1)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def colored(text: str, tone: Tone) -> str:
     """The text in a color, where standard output has colors."""
-    return typer.style(text, fg=tone.value) if has_colours(sys.stdout) else text
+    return typer.style(text, fg=tone.value) if has_colors(sys.stdout) else text
 
 
 def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
@@ -55,7 +55,7 @@ def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], right: Collectio
 
 
 def _plain(text: str) -> str:
-    return _COLOUR.sub("", text)
+    return _COLOR.sub("", text)
 
 
 def age_text(seconds: float) -> str:
@@ -73,7 +73,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
         yield lambda _: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True, no_color=not has_colours(sys.stderr))
+    console = Console(stderr=True, no_color=not has_colors(sys.stderr))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.cli import (
     ConfigArgument,
     JsonOption,
@@ -170,7 +170,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     clean_up = ScheduledCleanUp(settings, CleanUp(settings, table_stores(settings), parallel), log, metrics)
     jobs = Jobs(clock, log)
     paused = paused_streams(settings, StreamPart.LOADING, log, metrics)
-    serving = LoaderServing(Pausing(clock, log, metrics, catalogue.LOADER_PAUSED_BY_REQUEST), paused)
+    serving = LoaderServing(Pausing(clock, log, metrics, all_metrics.LOADER_PAUSED_BY_REQUEST), paused)
     serving.serve(settings, stack, log=log, metrics=metrics)
     # The lease is watched from here on, so that the time in which Spark starts counts.
     lease, lease_thread = _lease(settings, log, metrics, stack)

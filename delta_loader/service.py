@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import HeldError, KafkaDeltaExpressError
 from common.http.pages import with_remedy
 from common.remedies import CONFIG
@@ -111,14 +111,14 @@ class LoaderService:
         """
         started_s = self._ports.clock.monotonic_s()
         self._passing = True
-        self._ports.metrics.set(catalogue.LOADER_LOADING, 1)
+        self._ports.metrics.set(all_metrics.LOADER_LOADING, 1)
         work = _StreamWork(self._load, stop, self.unfinished)
         among = self._streams if app_ids is None else app_ids
         wanted = tuple(app_id for app_id in self._streams if app_id in among and self._ports.may_load(app_id))
         unfinished = self._ports.run_streams(work, wanted, to_the_end=to_the_end, another_is_due=another_is_due)
         reports = [report for report in self._ended(unfinished) if not report.is_refresh]
         self._passes += 1
-        self._ports.metrics.set(catalogue.LOADER_LOADING, 0)
+        self._ports.metrics.set(all_metrics.LOADER_LOADING, 0)
         self._passing = False
         self._log_pass(reports, self._ports.clock.monotonic_s() - started_s)
         self.unfinished.report_long_turns()
@@ -241,19 +241,19 @@ class LoaderService:
 
     def _log_pass(self, reports: Sequence[StreamReport], duration_s: float) -> None:
         metrics, failed = self._ports.metrics, any(report.failure for report in reports)
-        metrics.add(catalogue.LOADER_RUNS, outcome="failure" if failed else "success")
-        metrics.observe(catalogue.LOADER_RUN_SECONDS, duration_s)
+        metrics.add(all_metrics.LOADER_RUNS, outcome="failure" if failed else "success")
+        metrics.observe(all_metrics.LOADER_RUN_SECONDS, duration_s)
         self._update_streams(reports)
 
     def _update_streams(self, reports: Sequence[StreamReport]) -> None:
         metrics = self._ports.metrics
         for app_id, count in self._failures.items():
-            metrics.set(catalogue.LOADER_FAILURES, count, app_id=app_id)
+            metrics.set(all_metrics.LOADER_FAILURES, count, app_id=app_id)
         if reports and not any(self._failures.values()):
             self.last_success_s = self._ports.clock.wall_ms() / 1000
-            metrics.set(catalogue.LOADER_LAST_SUCCESS, self.last_success_s)
-        metrics.forget(catalogue.LOADER_HELD)
+            metrics.set(all_metrics.LOADER_LAST_SUCCESS, self.last_success_s)
+        metrics.forget(all_metrics.LOADER_HELD)
         self._held |= {report.app_id: dict(Counter(held.reason for held in report.held.values())) for report in reports}
         for app_id, counts in self._held.items():
             for reason, count in counts.items():
-                metrics.set(catalogue.LOADER_HELD, count, app_id=app_id, reason=reason)
+                metrics.set(all_metrics.LOADER_HELD, count, app_id=app_id, reason=reason)

@@ -3,7 +3,7 @@
 (* operator. README.md says what is left out and which code each action       *)
 (* stands for.                                                                *)
 (*                                                                            *)
-(* The consumer group is not modelled: every writer believes at any time that *)
+(* The consumer group is not modeled: every writer believes at any time that *)
 (* the partition is its own. So each of them is a zombie to the others, and   *)
 (* nothing rests on Kafka's fencing.                                          *)
 EXTENDS Naturals, FiniteSets
@@ -29,7 +29,7 @@ VARIABLES
   faults, rewinds,
   trunk,          \* for the properties: the markers of the one true chain
   begun,          \* for the properties: whether there ever was a marker
-  unseen          \* for the properties: claims whose writers did not look afterwards
+  unseen          \* for the properties: claims whose writers did not look afterward
 
 vars == <<done, aside, late, writer, loader, rewind, origin, position, rows, faults, rewinds, trunk, begun, unseen>>
 
@@ -129,7 +129,7 @@ IsThere(tail) ==
 \* Whether a claim was of a position that no writer had claimed before.
 IsContinued(claim, tail) ==
   LET highest == \A other \in done : Name(other) <= Name(claim) IN
-  CASE Broken = "a claim is checked afterwards" -> TRUE
+  CASE Broken = "a claim is checked afterward" -> TRUE
     [] tail = NoMarker -> highest \/ Broken = "a first claim is checked too"
     [] OTHER -> IsThere(tail) /\ (highest \/ Broken = "nothing may be above a claim")
 

@@ -150,7 +150,7 @@ WORLDS: tuple[tuple[World, Properties], ...] = (
 BROKEN_RULES: tuple[BrokenRule, ...] = (
     BrokenRule("a claim is exclusive", SMALL),
     BrokenRule("after a lost claim the chain is read again", World(end=3)),
-    BrokenRule("a claim is checked afterwards", World(end=4, lengths=(1, 3))),
+    BrokenRule("a claim is checked afterward", World(end=4, lengths=(1, 3))),
     BrokenRule("a first claim is checked too", World(end=4, lengths=(1, 3))),
     BrokenRule("nothing may be above a claim", World(end=5, lengths=(1, 3))),
     BrokenRule("the last marker stays", SMALL),

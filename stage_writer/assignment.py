@@ -16,7 +16,7 @@ Rules:
 from collections.abc import Collection
 from typing import assert_never
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, StoreError
 from common.ports import Clock
 from common.settings.overlap import TopicReaders
@@ -190,7 +190,7 @@ class AssignedPartitions:
             if assigned is not None and assigned.outlet is not None:
                 assigned.outlet.leave()
             if assigned is not None and (assigned.in_flight is not None or not assigned.buffer.is_empty):
-                self._metrics.add(catalogue.WRITER_DROPPED, reason=reason)
+                self._metrics.add(all_metrics.WRITER_DROPPED, reason=reason)
                 self._log.warning("buffer dropped", partition=str(partition), reason=reason)
 
     def drop_all(self, reason: str) -> None:
@@ -294,6 +294,6 @@ class AssignedPartitions:
 
     def report(self, event: str, partitions: Collection[TopicPartition]) -> None:
         """Log a change of the group's assignment, and set its gauge."""
-        self._metrics.set(catalogue.WRITER_PARTITIONS, len(self.by_partition))
+        self._metrics.set(all_metrics.WRITER_PARTITIONS, len(self.by_partition))
         if partitions:
             self._log.info(event, partitions=[str(each) for each in sorted(partitions)], owned=len(self.by_partition))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from stage_writer.assignment import AssignedPartitions
 from stage_writer.partitions.flush_decision import BackpressureState, FlushLimits, FlushReason, decide
 from stage_writer.partitions.partition import AssignedPartition
@@ -56,8 +56,8 @@ class Backpressure:
 
     def _pause(self, state: BackpressureState, used_bytes: int) -> None:
         """Pause the partitions that must wait, and resume the others."""
-        self._metrics.set(catalogue.WRITER_BUFFERED_BYTES, used_bytes)
-        self._metrics.set(catalogue.WRITER_PAUSED, len(state.paused))
+        self._metrics.set(all_metrics.WRITER_BUFFERED_BYTES, used_bytes)
+        self._metrics.set(all_metrics.WRITER_PAUSED, len(state.paused))
         if state.is_full != self.is_full:
             self._log.info("reading pauses" if state.is_full else "reading resumed", buffered_bytes=used_bytes)
         self.is_full = state.is_full
@@ -68,7 +68,7 @@ class Backpressure:
         for assigned in changed:
             assigned.paused = not assigned.paused
         if paused := {each.partition for each in changed if each.paused}:
-            self._metrics.add(catalogue.WRITER_PAUSES, len(paused))
+            self._metrics.add(all_metrics.WRITER_PAUSES, len(paused))
             self._source.pause(paused)
         self._pauses.read_again(freed)
         if resumed := {assigned.partition for assigned in freed if assigned.wait is None}:

@@ -11,7 +11,7 @@ Rules:
 from collections.abc import Callable, Collection
 from typing import assert_never
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import BrokerError, StoreError
 from common.spans import TopicPartition
 from stage_writer.assignment import AssignedPartitions
@@ -102,7 +102,7 @@ class Flushes:
                 assigned.in_flight = None
                 self._sealed(assigned, in_flight, outcome)
             case LostClaim():
-                self._runtime.metrics.add(catalogue.WRITER_LOST_CLAIMS, topic=assigned.partition.topic)
+                self._runtime.metrics.add(all_metrics.WRITER_LOST_CLAIMS, topic=assigned.partition.topic)
                 self._log.warning("claim lost", partition=str(assigned.partition))
                 self._assignment.restart(assigned)
             case Outdated():

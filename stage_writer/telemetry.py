@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import BrokerRefusedError, ConfigError
 from common.http.pages import with_remedy
 from common.metrics import Metrics
@@ -66,28 +66,28 @@ class WriterTelemetry:
         """By stream."""
 
     def converted_in(self, records: int, seconds: float) -> None:
-        self._metrics.observe(catalogue.WRITER_BATCH_RECORDS, records)
-        self._metrics.observe(catalogue.WRITER_CONVERT_SECONDS, seconds)
+        self._metrics.observe(all_metrics.WRITER_BATCH_RECORDS, records)
+        self._metrics.observe(all_metrics.WRITER_CONVERT_SECONDS, seconds)
 
     def polled(self, batch: MessageBatch, new: MessageBatch) -> None:
         """A batch arrived, of which some records may have been read before."""
         topic = batch.partition.topic
-        self._metrics.add(catalogue.WRITER_RECORDS, len(batch), topic=topic)
-        self._metrics.add(catalogue.WRITER_VALUE_BYTES, batch.values.nbytes, topic=topic)
+        self._metrics.add(all_metrics.WRITER_RECORDS, len(batch), topic=topic)
+        self._metrics.add(all_metrics.WRITER_VALUE_BYTES, batch.values.nbytes, topic=topic)
         if len(new) < len(batch):
-            self._metrics.add(catalogue.WRITER_REPEATED, len(batch) - len(new), topic=topic)
+            self._metrics.add(all_metrics.WRITER_REPEATED, len(batch) - len(new), topic=topic)
 
     def converted(self, batch: MessageBatch, stream: Stream, staged: StagedRows) -> None:
         app_id = stream.app_id
         if staged.tombstones:
-            self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=batch.partition.topic)
+            self._metrics.add(all_metrics.WRITER_TOMBSTONES, staged.tombstones, topic=batch.partition.topic)
         if staged.filtered:
-            self._metrics.add(catalogue.WRITER_FILTERED, staged.filtered, app_id=app_id)
+            self._metrics.add(all_metrics.WRITER_FILTERED, staged.filtered, app_id=app_id)
         for rule, count in staged.violations.items():
-            self._metrics.add(catalogue.WRITER_VIOLATIONS, count, app_id=app_id, rule=rule)
+            self._metrics.add(all_metrics.WRITER_VIOLATIONS, count, app_id=app_id, rule=rule)
             self.violations[app_id, rule] += count
         for error_class, count in staged.dead_letters.items():
-            self._metrics.add(catalogue.WRITER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
+            self._metrics.add(all_metrics.WRITER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
             self.dead_letters[app_id, error_class] += count
         if staged.dead_letters and self.samples is not None:
             self.samples.add(app_id, _letters(staged.rows[-1]))
@@ -95,7 +95,7 @@ class WriterTelemetry:
 
     def _watch_dead_letters(self, app_id: str, staged: StagedRows) -> None:
         change = self.alarms.add(app_id, staged.records, staged.dead_letters)
-        self._metrics.set(catalogue.WRITER_DEAD_LETTER_SHARE, self.alarms.share(app_id), app_id=app_id)
+        self._metrics.set(all_metrics.WRITER_DEAD_LETTER_SHARE, self.alarms.share(app_id), app_id=app_id)
         if change is AlarmChange.RAISED:
             problem = self.alarms.raised[app_id].sentence
             self._log.warning("many dead letters", app_id=app_id, problem=problem, remedy=DEAD_LETTERS_REMEDY)
@@ -121,9 +121,9 @@ class WriterTelemetry:
         new = list(census.undeclared)[known:]
         if new and not dropped.is_meant:
             self._log.warning("undeclared fields are dropped", app_id=app_id, fields=new, remedy=undeclared.REMEDY)
-        self._metrics.set(catalogue.WRITER_SAMPLED_RECORDS, census.records, app_id=app_id)
+        self._metrics.set(all_metrics.WRITER_SAMPLED_RECORDS, census.records, app_id=app_id)
         for name, count in census.undeclared.items():
-            self._metrics.set(catalogue.WRITER_SAMPLED_UNDECLARED, count, app_id=app_id, field=name)
+            self._metrics.set(all_metrics.WRITER_SAMPLED_UNDECLARED, count, app_id=app_id, field=name)
         return sample
 
     @property
@@ -180,17 +180,17 @@ class WriterTelemetry:
         bytes_, time_ms = sealed.size_bytes, self._clock.wall_ms()
         self.flushes.append(Event(time_ms, app_id, what, rows, sealed.files, bytes_, seconds, reason.value))
         metrics = self._metrics
-        metrics.add(catalogue.WRITER_FLUSHES, app_id=app_id, reason=reason.value)
-        metrics.add(catalogue.WRITER_FILES, sealed.files, app_id=app_id)
-        metrics.add(catalogue.WRITER_BYTES, sealed.size_bytes, app_id=app_id)
-        metrics.add(catalogue.WRITER_ROWS, rows, app_id=app_id)
-        metrics.observe(catalogue.WRITER_FLUSH_SECONDS, seconds)
+        metrics.add(all_metrics.WRITER_FLUSHES, app_id=app_id, reason=reason.value)
+        metrics.add(all_metrics.WRITER_FILES, sealed.files, app_id=app_id)
+        metrics.add(all_metrics.WRITER_BYTES, sealed.size_bytes, app_id=app_id)
+        metrics.add(all_metrics.WRITER_ROWS, rows, app_id=app_id)
+        metrics.observe(all_metrics.WRITER_FLUSH_SECONDS, seconds)
         for table in sealed.marker.tables:
             for file in table.files:
-                metrics.observe(catalogue.WRITER_FILE_BYTES, file.size_bytes)
-        metrics.set(catalogue.WRITER_LAST_FLUSH, self._clock.wall_ms() / 1000)
+                metrics.observe(all_metrics.WRITER_FILE_BYTES, file.size_bytes)
+        metrics.set(all_metrics.WRITER_LAST_FLUSH, self._clock.wall_ms() / 1000)
         labels = {"topic": str(partition.topic), "partition": str(partition.partition)}
-        metrics.set(catalogue.WRITER_STAGED_POSITION, span.end, **labels)
+        metrics.set(all_metrics.WRITER_STAGED_POSITION, span.end, **labels)
 
 
 def _counts(manifest: Manifest | None) -> dict[str, int]:

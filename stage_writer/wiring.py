@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import KafkaDeltaExpressError
 from common.http.pages import Pausing
 from common.metrics import Metrics
@@ -92,7 +92,7 @@ def wired_writer(settings: Settings, clock: Clock, log: FilteringBoundLogger, me
     changelog, changelogs = _changelogs(settings, unsuitable_topics, clock=clock, log=log, metrics=metrics)
     stage = _stage(settings, store, changelog, clock, log)
     outlets = _outlets(settings, converters, store, log, metrics)
-    pausing = Pausing(clock, log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
+    pausing = Pausing(clock, log, metrics, all_metrics.WRITER_PAUSED_BY_REQUEST)
     paused = paused_streams(settings, StreamPart.STAGING, log, metrics)
     unsubscribed = UnsubscribedTopics()
     source = source_of(
@@ -114,7 +114,7 @@ def wired_writer(settings: Settings, clock: Clock, log: FilteringBoundLogger, me
             columns.followed(converters, partial(plain_converter, settings, passes), log),
         ),
     )
-    metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
+    metrics.set(all_metrics.WRITER_MEMORY_BOUND, shares.buffers)
     serving = WriterServing(
         settings, service, pausing, paused, clock=clock, log=log, metrics=metrics, look_ups=look_ups
     )

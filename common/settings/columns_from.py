@@ -33,12 +33,12 @@ _LIKE_ONE = re.compile(r"(?i)from[_-][\w-]*")
 
 
 def names_source(columns: str) -> bool:
-    """Whether it looks like the name of a source, misspelt ones included, and not like a list of columns."""
+    """Whether it looks like the name of a source, misspelled ones included, and not like a list of columns."""
     return _LIKE_ONE.fullmatch(columns.strip()) is not None
 
 
 def columns_from(columns: str) -> ColumnsFrom | None:
-    """The meaning of a value of `columns`; None for a list of columns. Raises ValueError for a misspelt one."""
+    """The meaning of a value of `columns`; None for a list of columns. Raises ValueError for a misspelled one."""
     text = columns.strip()
     if not names_source(text):
         return None

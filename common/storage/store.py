@@ -80,7 +80,7 @@ class FsspecStore:
         """
         self.url = url.rstrip("/")
         try:
-            self._fs, self._root = _client(normalised(url), client_options(url, storage_options or {}, os.environ))
+            self._fs, self._root = _client(normalized(url), client_options(url, storage_options or {}, os.environ))
         except (ValueError, ImportError, TypeError) as error:
             msg = f"no store can be opened for {url}: {error}"
             raise ConfigError(msg, "see stage.url and stage.storage_options in docs/configuration.md") from error
@@ -301,7 +301,7 @@ def _prove_exclusive_create(store: ObjectStore) -> None:
     if not isinstance(first, Created) or not isinstance(second, AlreadyExists) or won != 1:
         msg = f"the store at {store.url} lets two writers create the same object: it ignores conditional writes"
         raise UnsafeStoreError(
-            msg, "use a store that honours If-None-Match on PUT (AWS S3, GCS, Azure, MinIO, versitygw, a local disk)"
+            msg, "use a store that honors If-None-Match on PUT (AWS S3, GCS, Azure, MinIO, versitygw, a local disk)"
         )
 
 
@@ -400,7 +400,7 @@ def _is_refusal(error: OSError) -> bool:
 def client_options(url: str, storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
     """The options for fsspec; S3's have `_CONNECTIONS` and AWS_REGION, which Java's client reads by itself."""
     region, options = environ.get("AWS_REGION"), dict(storage_options)
-    if not normalised(url).startswith("s3://"):
+    if not normalized(url).startswith("s3://"):
         return options
     client, config = options.get("client_kwargs") or {}, options.get("config_kwargs") or {}
     if isinstance(config, dict):
@@ -411,7 +411,7 @@ def client_options(url: str, storage_options: Mapping[str, object], environ: Map
     return options
 
 
-def normalised(url: str) -> str:
+def normalized(url: str) -> str:
     """The URL as fsspec spells it: Spark's ``s3a`` is fsspec's ``s3``."""
     for alias in ("s3a://", "s3n://"):
         if url.startswith(alias):

@@ -23,7 +23,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.background import in_background
 from common.backoff import Backoff
 from common.errors import ConfigError, StoreError, StoreRefusedError
@@ -150,7 +150,7 @@ class ReadinessCheck:
 
     def _count(self) -> None:
         for app_id in self._app_ids:
-            self._metrics.set(catalogue.LOADER_UNFIT, app_id in self._not_ready, app_id=app_id)
+            self._metrics.set(all_metrics.LOADER_UNFIT, app_id in self._not_ready, app_id=app_id)
 
     def _try(self) -> StoreError | None:
         """The error of an unavailable dependency; None when loading may start."""

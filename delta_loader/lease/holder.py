@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.background import BackgroundLoop
 from common.errors import StoreError
 from common.metrics import Metrics
@@ -130,9 +130,9 @@ class LoaderLease:
 
     def _update_metrics(self) -> None:
         held = self.held()
-        self._metrics.set(catalogue.LOADER_LEASE_HELD, int(bool(held)))
+        self._metrics.set(all_metrics.LOADER_LEASE_HELD, int(bool(held)))
         for app_id in self._state.streams:
-            self._metrics.set(catalogue.LOADER_STREAM_LEASE_HELD, int(app_id in held), app_id=app_id)
+            self._metrics.set(all_metrics.LOADER_STREAM_LEASE_HELD, int(app_id in held), app_id=app_id)
 
     def _observe(self) -> None:
         """Find the highest epoch and read it. Raises StoreError."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import KafkaDeltaExpressError
 from common.metrics import Metrics
 from common.pages.model import Event
@@ -193,7 +193,7 @@ class UnfinishedStreams:
     def report_long_turns(self) -> None:
         """Report the streams whose turns continue while others have their next pass."""
         now_s = self._clock.monotonic_s()
-        self._metrics.set(catalogue.LOADER_UNFINISHED, len(self._streams))
+        self._metrics.set(all_metrics.LOADER_UNFINISHED, len(self._streams))
         for app_id, stream in self._streams.copy().items():
             if stream.report.progress != stream.progress:
                 stream.progress, stream.since_s = stream.report.progress, now_s

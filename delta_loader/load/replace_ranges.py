@@ -18,7 +18,7 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import BrokerError, MarkerError, SchemaError, TableError
 from common.metrics import Metrics
 from common.ports import ObjectStore
@@ -131,18 +131,18 @@ class Replacements:
                     reason = reporting._carry_out(request, stream)  # noqa: SLF001 - its own
                 except _ConflictError:
                     self.log.info("replacement conflicted with another commit, trying again", request=request.name.path)
-                    self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=stream.app_id)
+                    self.metrics.add(all_metrics.LOADER_CONFLICTS, app_id=stream.app_id)
                     left.append(request)
                     continue
                 except (BrokerError, TableError) as error:
                     reason = request.held("replacement_failed", error.problem, f"{error.remedy}; or {request.give_up}")
             if reason is None:
                 outcome.carried_out += 1
-                self.metrics.add(catalogue.LOADER_REPLACEMENTS, app_id=stream.app_id)
+                self.metrics.add(all_metrics.LOADER_REPLACEMENTS, app_id=stream.app_id)
             else:
                 left.append(request)
                 held.setdefault(request.name.topic_partition, reason)
-        self.metrics.set(catalogue.LOADER_REPLACEMENTS_LEFT, len(left) + len(unreadable), app_id=stream.app_id)
+        self.metrics.set(all_metrics.LOADER_REPLACEMENTS_LEFT, len(left) + len(unreadable), app_id=stream.app_id)
         return outcome
 
     def _requests(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import ExitCode, KafkaDeltaExpressError
 from common.json_value import Json
 from common.metrics import Metrics
@@ -107,14 +107,14 @@ class LoadReporter:
         """Late claims were moved out of the way."""
         for marker in markers:
             self.report.strays += 1
-            self.metrics.add(catalogue.LOADER_STRAYS, app_id=self.report.app_id)
+            self.metrics.add(all_metrics.LOADER_STRAYS, app_id=self.report.app_id)
             files = sum(len(table.files) for table in marker.tables)
             self.log.warning("stray moved aside", marker=marker.name.path, span=str(marker.span), files=files)
 
     def commit(self, commit: TableCommit, outcome: CommitOutcome, duration_s: float) -> None:
         metrics, app_id = self.metrics, self.report.app_id
-        metrics.add(catalogue.LOADER_COMMITS, app_id=app_id, outcome=_OUTCOMES[type(outcome)])
-        metrics.observe(catalogue.LOADER_COMMIT_SECONDS, duration_s)
+        metrics.add(all_metrics.LOADER_COMMITS, app_id=app_id, outcome=_OUTCOMES[type(outcome)])
+        metrics.observe(all_metrics.LOADER_COMMIT_SECONDS, duration_s)
         if not isinstance(outcome, Committed):
             self.log.warning("commit not made", table=commit.target.url, outcome=str(outcome))
             return
@@ -122,13 +122,13 @@ class LoadReporter:
         self.report.commits += 1
         self.report.rows += totals.rows
         self.report.files += totals.files
-        metrics.add(catalogue.LOADER_FILES, totals.files, app_id=app_id)
-        metrics.add(catalogue.LOADER_ROWS, totals.rows, app_id=app_id)
-        metrics.add(catalogue.LOADER_BYTES, totals.size_bytes, app_id=app_id)
+        metrics.add(all_metrics.LOADER_FILES, totals.files, app_id=app_id)
+        metrics.add(all_metrics.LOADER_ROWS, totals.rows, app_id=app_id)
+        metrics.add(all_metrics.LOADER_BYTES, totals.size_bytes, app_id=app_id)
         through_ms = commit.metadata.valid_through_ms
         if through_ms is not None:
             self.report.valid_through_ms = through_ms
-            metrics.set(catalogue.LOADER_VALID_THROUGH, through_ms / 1000, app_id=app_id)
+            metrics.set(all_metrics.LOADER_VALID_THROUGH, through_ms / 1000, app_id=app_id)
         self.report.events.append(
             Event(
                 time_ms=self.clock.wall_ms(),
@@ -154,7 +154,7 @@ class LoadReporter:
         )
 
     def conflict(self) -> None:
-        self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=self.report.app_id)
+        self.metrics.add(all_metrics.LOADER_CONFLICTS, app_id=self.report.app_id)
 
     def loaded(self, load: Load, version: int) -> None:
         self.report.version = version
@@ -162,7 +162,7 @@ class LoadReporter:
         for marker in load.markers:
             for error_class, count in (marker.manifest.dead_letters if marker.manifest is not None else {}).items():
                 self.report.dead_letters[error_class] += count
-                self.metrics.add(catalogue.LOADER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
+                self.metrics.add(all_metrics.LOADER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
 
     def partition(
         self, partition: TopicPartition, position: Position | None, listed: Listed, read_markers: Iterable[AnyMarker]
@@ -184,22 +184,22 @@ class LoadReporter:
             undeclared=undeclared_of(markers),
         )
         labels = _labels(partition)
-        self.metrics.set(catalogue.LOADER_LOADED_POSITION, position or 0, **labels)
-        self.metrics.set(catalogue.LOADER_STAGED_POSITION, staged, **labels)
-        self.metrics.set(catalogue.LOADER_LAG, seen.lag, **labels)
+        self.metrics.set(all_metrics.LOADER_LOADED_POSITION, position or 0, **labels)
+        self.metrics.set(all_metrics.LOADER_STAGED_POSITION, staged, **labels)
+        self.metrics.set(all_metrics.LOADER_LAG, seen.lag, **labels)
 
     def forget(self, partition: TopicPartition) -> None:
         """How far a Kafka partition is could not be read."""
-        for metric in (catalogue.LOADER_LOADED_POSITION, catalogue.LOADER_STAGED_POSITION, catalogue.LOADER_LAG):
+        for metric in (all_metrics.LOADER_LOADED_POSITION, all_metrics.LOADER_STAGED_POSITION, all_metrics.LOADER_LAG):
             self.metrics.forget(metric, **_labels(partition))
 
     def stream(self, markers: int, left_out: int) -> None:
         """How many markers there are, and how many tables were left out."""
         self.report.left_out = left_out
         waiting = sum(seen.waiting for seen in self.report.seen.values())
-        self.metrics.set(catalogue.LOADER_MARKERS, markers, app_id=self.report.app_id)
-        self.metrics.set(catalogue.LOADER_WAITING, waiting, app_id=self.report.app_id)
-        self.metrics.set(catalogue.LOADER_LEFT_OUT, left_out, app_id=self.report.app_id)
+        self.metrics.set(all_metrics.LOADER_MARKERS, markers, app_id=self.report.app_id)
+        self.metrics.set(all_metrics.LOADER_WAITING, waiting, app_id=self.report.app_id)
+        self.metrics.set(all_metrics.LOADER_LEFT_OUT, left_out, app_id=self.report.app_id)
 
     def sent_to_topic(self, dead_letters: int) -> None:
         """Dead letters of refused records are in the stream's topic now."""
@@ -209,7 +209,7 @@ class LoadReporter:
         """Markers that are no longer needed were deleted."""
         self.report.settled = markers
         if markers:
-            self.metrics.add(catalogue.LOADER_SETTLED, markers, app_id=self.report.app_id)
+            self.metrics.add(all_metrics.LOADER_SETTLED, markers, app_id=self.report.app_id)
             self.log.info("markers settled", markers=markers)
 
 

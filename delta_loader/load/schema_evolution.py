@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import SchemaError, TableError
 from common.schema import StructType, schema_from_json
 from common.schema.agreement import PublishedColumns, joined_offers
@@ -130,7 +130,7 @@ class SchemaEvolution:
             self._tables.add_columns(url, added)
         except TableError as error:
             return error
-        self._metrics.add(catalogue.LOADER_COLUMNS_GAINED, len(added), app_id=self._stream.app_id)
+        self._metrics.add(all_metrics.LOADER_COLUMNS_GAINED, len(added), app_id=self._stream.app_id)
         self._log.info("columns added", table=url, columns=[str(column) for column in added])
         return None
 

@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.backoff import Backoff
 from common.errors import BrokerError, ConfigError
 from common.kafka.client import QUIET, client_properties, close_within, taking_properties
@@ -70,7 +70,7 @@ class Listener:
         """Why they do not arrive; None while they do, and before the first try has ended."""
         self._kafka = kafka
         self._consumer = self._new_consumer()
-        metrics.set(catalogue.LOADER_CONTROL_TOPIC, 0)
+        metrics.set(all_metrics.LOADER_CONTROL_TOPIC, 0)
         self._thread = threading.Thread(target=self._run, name="control-topic", daemon=True)
         self._thread.start()
 
@@ -147,7 +147,7 @@ class Listener:
         if not self.is_connected:
             again = self.problem is not None
             self.is_connected, self.problem = True, None
-            self._metrics.set(catalogue.LOADER_CONTROL_TOPIC, 1)
+            self._metrics.set(all_metrics.LOADER_CONTROL_TOPIC, 1)
             self._log.info("control topic connected", topic=self._topic, partitions=len(partitions), again=again)
         return partitions
 
@@ -185,7 +185,7 @@ class Listener:
         key, value = message.key(), message.value()
         app_id = notified_stream(key, value)
         known = app_id in self._app_ids
-        self._metrics.add(catalogue.LOADER_CONTROL_MESSAGES, kind="news" if known else "other")
+        self._metrics.add(all_metrics.LOADER_CONTROL_MESSAGES, kind="news" if known else "other")
         if known and app_id is not None:
             self._notify({app_id})
 
@@ -206,5 +206,5 @@ class Listener:
         was_known = self.problem is not None
         self.is_connected, self.problem = False, error
         if not was_known:
-            self._metrics.set(catalogue.LOADER_CONTROL_TOPIC, 0)
+            self._metrics.set(all_metrics.LOADER_CONTROL_TOPIC, 0)
             self._log.warning("control topic disconnected", problem=error.problem, remedy=error.remedy)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.metrics import Metrics
 from common.ports import Clock
 from common.settings import Settings
@@ -169,7 +169,7 @@ class LoadTrigger:
             return None
         due_load = self._due_load(now)
         if due_load is not None:
-            self._metrics.add(catalogue.LOADER_TURNS, reason=due_load.reason.value)
+            self._metrics.add(all_metrics.LOADER_TURNS, reason=due_load.reason.value)
         return due_load
 
     def ended(

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import KafkaDeltaExpressError
 from common.metrics import Metrics
 from common.ports import Clock
@@ -186,14 +186,14 @@ class BackgroundCheckpoints:
             problem = _problem_of(error)
             failures = self._failures.get(due.url, (0, ""))[0] + 1
             self._failures[due.url] = failures, problem
-            self._metrics.add(catalogue.LOADER_CHECKPOINTS, outcome="failed")
+            self._metrics.add(all_metrics.LOADER_CHECKPOINTS, outcome="failed")
             log.warning("checkpoint failed", problem=problem, failures_in_a_row=failures)
             self._tidy(due.url)
             return False
         self._failures.pop(due.url, None)
         seconds = self._clock.monotonic_s() - began_s
-        self._metrics.add(catalogue.LOADER_CHECKPOINTS, outcome="written")
-        self._metrics.observe(catalogue.LOADER_CHECKPOINT_SECONDS, seconds)
+        self._metrics.add(all_metrics.LOADER_CHECKPOINTS, outcome="written")
+        self._metrics.observe(all_metrics.LOADER_CHECKPOINT_SECONDS, seconds)
         log.info("checkpoint", seconds=round(seconds, 3))
         return True
 

@@ -86,7 +86,7 @@ class TableCommit:
     expected: Mapping[str, int | None]
     """By txn app id, the last offset that the table had when the commit was planned."""
     advances: Mapping[str, int]
-    """By txn app id, the last offset that it has afterwards; all of them are keys of ``expected``."""
+    """By txn app id, the last offset that it has afterward; all of them are keys of ``expected``."""
     metadata: CommitMetadata
     written: tuple[SparkWrite, ...] = ()
     """Rows that go through Spark, in the same commit."""

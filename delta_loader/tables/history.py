@@ -4,7 +4,7 @@ Rules:
 
 1. Paths are those of the object store: the log's percent-encoding is decoded here and nowhere else.
 2. The possible content of a file (`Reach`) comes from its statistics. Without statistics it may contain anything, so a
-   file is never ruled out by mistake. Long texts are truncated in statistics, downwards in minima and upwards in
+   file is never ruled out by mistake. Long texts are truncated in statistics, downward in minima and upward in
    maxima.
 3. A file's row count is the number that a reader sees: rows in its deletion vector are not counted.
 """

@@ -8,7 +8,7 @@ delta_loader/status/writers.py.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.http.pages import release
 from common.lagging.history import EndHistory
 from common.metrics import Metrics
@@ -162,7 +162,7 @@ class LoaderView:
             for partition, seen in entry.seen.items():
                 labels = {"topic": str(partition.topic), "partition": str(partition.partition)}
                 if entry.is_current:
-                    metrics.set(catalogue.LOADER_LAG_SECONDS, self._waited_s(seen), **labels)
+                    metrics.set(all_metrics.LOADER_LAG_SECONDS, self._waited_s(seen), **labels)
                 end, lag = self._history.end(partition), self._behind_kafka(partition, seen, now_s)
                 for metric, value in zip(_MOVED_BY_TIME[1:], (end, lag.records, lag.seconds), strict=True):
                     if value is not None:
@@ -312,10 +312,10 @@ class LoaderView:
 
 
 _MOVED_BY_TIME = (
-    catalogue.LOADER_LAG_SECONDS,
-    catalogue.LOADER_KAFKA_END,
-    catalogue.LOADER_KAFKA_LAG_RECORDS,
-    catalogue.LOADER_KAFKA_LAG_SECONDS,
+    all_metrics.LOADER_LAG_SECONDS,
+    all_metrics.LOADER_KAFKA_END,
+    all_metrics.LOADER_KAFKA_LAG_RECORDS,
+    all_metrics.LOADER_KAFKA_LAG_SECONDS,
 )
 
 
@@ -329,7 +329,7 @@ def _problems(loader: Loader, stats: LoadStats) -> Sequence[Problem]:
         problems += held_problems(entry.held)
         if entry.left_out:
             text = f"{entry.left_out} of its tables failed, or lack rows that others have; they get those first."
-            remedy = f"its log says why, and `delta-loader check {CONFIG}` what to fix; no repair is needed afterwards"
+            remedy = f"its log says why, and `delta-loader check {CONFIG}` what to fix; no repair is needed afterward"
             problems.append(
                 Problem(ProblemLevel.WARNING, f"{entry.app_id} has tables that were left out", text, remedy)
             )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from zlib import crc32
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import BrokerError, ConfigError, StateError
 from common.metrics import Metrics
 from common.ports import Clock
@@ -138,8 +138,8 @@ class TopicChangelog(Changelog):
         written_ms = self.clock.wall_ms()
         messages = cut(app_id, name, data, self.piece_bytes)
         appended = self.topics.append(topic, name.partition, messages)
-        self.metrics.add(catalogue.WRITER_CHANGELOG_WRITTEN_BYTES, len(data), topic=topic)
-        self.metrics.add(catalogue.WRITER_CHANGELOG_WRITTEN, len(messages), topic=topic)
+        self.metrics.add(all_metrics.WRITER_CHANGELOG_WRITTEN_BYTES, len(data), topic=topic)
+        self.metrics.add(all_metrics.WRITER_CHANGELOG_WRITTEN, len(messages), topic=topic)
         try:
             spans = spans_of(appended.offsets)
         except ValueError as error:
@@ -172,6 +172,6 @@ class ChangelogReading:
             reader.require_same(*topic)
             self._known.add(topic)
         data = joined(changes, ((offset, reader.at(changes.place, offset)) for offset in iterate(changes)))
-        self.metrics.add(catalogue.WRITER_CHANGELOG_READ_BYTES, len(data), topic=changes.place.topic)
-        self.metrics.add(catalogue.WRITER_CHANGELOG_READ, changes.pieces, topic=changes.place.topic)
+        self.metrics.add(all_metrics.WRITER_CHANGELOG_READ_BYTES, len(data), topic=changes.place.topic)
+        self.metrics.add(all_metrics.WRITER_CHANGELOG_READ, changes.pieces, topic=changes.place.topic)
         return data

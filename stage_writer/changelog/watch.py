@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import BrokerError, ConfigError
 from common.metrics import Metrics
 from common.ports import Clock
@@ -67,7 +67,7 @@ class ChangelogWatch(TopicWatch):
         self._now: Running[TopicProblems] | None = None
         self._problems: dict[Topic, ConfigError] = {}
         for topic in topics:
-            metrics.set(catalogue.WRITER_CHANGELOG_FIT, 1, topic=topic)
+            metrics.set(all_metrics.WRITER_CHANGELOG_FIT, 1, topic=topic)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ class ChangelogWatch(TopicWatch):
                 self._log.error("changelog topic not usable", topic=topic, problem=error.problem, remedy=error.remedy)
             if error is None and before is not None:
                 self._log.info("changelog topic usable again", topic=topic)
-            self._metrics.set(catalogue.WRITER_CHANGELOG_FIT, int(error is None), topic=topic)
+            self._metrics.set(all_metrics.WRITER_CHANGELOG_FIT, int(error is None), topic=topic)
             if error is None:
                 self._problems.pop(topic, None)
                 self._unsuitable.discard(topic)

@@ -3,7 +3,7 @@
 Rules:
 
 1. A C compiler of the system comes first: ``CC``, then `cc`, `gcc`, `clang`. Without one that works, PyPI's package of
-   Zig is installed in a temporary folder, pinned by `zig.lock`, and removed afterwards: it is a download of 100 MB.
+   Zig is installed in a temporary folder, pinned by `zig.lock`, and removed afterward: it is a download of 100 MB.
 2. The library appears in its place complete, or not at all, so two processes may build it at once.
 3. Only Python's standard library is used: building a wheel needs this before anything of ours is installed.
 """

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import StoreError
 from common.metrics import Metrics
 from common.ports import Clock
@@ -130,7 +130,7 @@ class LoaderNotifier(Notifier):
             for app_id in sorted(self._unsigned):
                 self._stage.put_notification(app_id)
                 self._unsigned.discard(app_id)
-                self._metrics.add(catalogue.WRITER_NOTIFICATIONS, way="stage")
+                self._metrics.add(all_metrics.WRITER_NOTIFICATIONS, way="stage")
         except StoreError as error:
             self._log.debug("notification failed", problem=error.problem)
             self._no_signs_before_s = now_s + _AFTER_A_FAILURE_S

@@ -14,7 +14,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.kafka.client import QUIET, client_properties, taking_properties
 from common.kafka.errors import LastClientError, words
 from common.metrics import Metrics
@@ -58,7 +58,7 @@ class KafkaControlTopic:
             self._producer = Producer(
                 {**client_properties(kafka), **fixed, "error_cb": self._client_error.record}, logger=QUIET
             )
-        metrics.set(catalogue.WRITER_CONTROL_TOPIC, 1)
+        metrics.set(all_metrics.WRITER_CONTROL_TOPIC, 1)
 
     def send(self, app_id: str) -> bool:
         relied_on = self.problem is None
@@ -92,14 +92,14 @@ class KafkaControlTopic:
             late = error.code() == _TIMED_OUT and self._client_error.text
             self._failed(self._client_error.text if late else words(error))
             return
-        self._metrics.add(catalogue.WRITER_NOTIFICATIONS, way="topic")
+        self._metrics.add(all_metrics.WRITER_NOTIFICATIONS, way="topic")
         if self.problem is not None:
             self.problem, self._client_error.text = None, ""
-            self._metrics.set(catalogue.WRITER_CONTROL_TOPIC, 1)
+            self._metrics.set(all_metrics.WRITER_CONTROL_TOPIC, 1)
             self._log.info("control topic accepts messages again", topic=self._topic)
 
     def _failed(self, reason: str) -> None:
         if self.problem is None:
             self.problem = f"the control topic {self._topic!r} does not accept messages: {reason}"
-            self._metrics.set(catalogue.WRITER_CONTROL_TOPIC, 0)
+            self._metrics.set(all_metrics.WRITER_CONTROL_TOPIC, 0)
             self._log.warning("control topic refused a notification", problem=self.problem, remedy=_REMEDY)

@@ -23,7 +23,7 @@ from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.backoff import Backoff
 from common.errors import BrokerError, KafkaDeltaExpressError, StateError, StoreError
 from common.kafka.delivering import DeliveryIdentity, FencedError, StartDelivery
@@ -189,7 +189,7 @@ class KafkaOutlets(Outlets):
                     outlet.failing = ""
                 self._failing.pop(str(outlet.delivery.identity.partition), None)
                 backoff.reset()
-                self._metrics.add(catalogue.WRITER_OUTBOX_RECORDS, count, app_id=outlet.delivery.identity.app_id)
+                self._metrics.add(all_metrics.WRITER_OUTBOX_RECORDS, count, app_id=outlet.delivery.identity.app_id)
                 continue
             outlet.failing = problem
             partition = str(outlet.delivery.identity.partition)

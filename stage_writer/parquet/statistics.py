@@ -3,7 +3,7 @@
 Rules:
 
 1. A bound is never tighter than the data: strings are cut to 32 characters with a tie-breaker above, timestamps are cut
-   to milliseconds downwards and upwards (the last of the year 9999 keeps its microseconds). A value without an exact
+   to milliseconds downward and upward (the last of the year 9999 keeps its microseconds). A value without an exact
    bound has none.
 2. Parquet ignores NaN, Spark treats it as the greatest value: a floating-point column that holds one has no bounds.
 3. As in Delta: the first 32 leaf columns, none below an array or a map, no bounds for boolean and binary. The offset

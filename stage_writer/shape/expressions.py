@@ -53,7 +53,7 @@ FAULTS = (duckdb.InternalError, duckdb.FatalException)
 def connect() -> duckdb.DuckDBPyConnection:
     """DuckDB as a library of vectorized functions: in memory, in the caller's thread, with times in UTC on any machine.
 
-    No file, no network, no extension is loaded, and no setting can be changed afterwards: expressions come from
+    No file, no network, no extension is loaded, and no setting can be changed afterward: expressions come from
     configuration, but are still arbitrary text. A connection belongs to one evaluator, and with it to one thread at a
     time. What they share, DuckDB's instance, takes longer to make than a batch of rows. A fault in DuckDB itself
     (`FAULTS`) makes an instance unusable: the next connection has another one.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.metrics import Metrics
 from common.settings import Stream
 from common.spans import TopicPartition
@@ -106,5 +106,5 @@ class StreamTasks(ABC):
     def count_dropped(self, dropped: Mapping[str, int]) -> None:
         for reason, count in dropped.items():
             self.environment.metrics.add(
-                catalogue.WRITER_TOPOLOGY_DROPPED, count, app_id=self.stream.app_id, reason=reason
+                all_metrics.WRITER_TOPOLOGY_DROPPED, count, app_id=self.stream.app_id, reason=reason
             )

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import ConfigError
 from common.metrics import Metrics
 from common.spans import TopicPartition
 from stage_writer.topologies.stores import Backend, MemoryBackend, StoreBuilder, TaskStores
 from stage_writer.topologies.stores.disk import MOST_STORES, open_backend
 
-_GAUGES = (catalogue.WRITER_STATE_BYTES, catalogue.WRITER_STATE_ENTRIES)
+_GAUGES = (all_metrics.WRITER_STATE_BYTES, all_metrics.WRITER_STATE_ENTRIES)
 _LONGEST_NAME = 255
 """The maximum length of a folder's name in most file systems; a chain of several topics has all their names."""
 
@@ -54,8 +54,8 @@ class TaskStorage:
         return open_backend(Path(self._folder) / self._app_id / _folder_of(partition))
 
     def report_restored(self, read_bytes: int, seconds: float) -> None:
-        self._metrics.add(catalogue.WRITER_STATE_RESTORED, read_bytes, app_id=self._app_id)
-        self._metrics.observe(catalogue.WRITER_STATE_RESTORE_SECONDS, seconds, app_id=self._app_id)
+        self._metrics.add(all_metrics.WRITER_STATE_RESTORED, read_bytes, app_id=self._app_id)
+        self._metrics.observe(all_metrics.WRITER_STATE_RESTORE_SECONDS, seconds, app_id=self._app_id)
 
     def report(self, partition: TopicPartition, stores: TaskStores) -> None:
         for gauge, value in zip(_GAUGES, (stores.size_bytes, stores.entries), strict=True):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.http.pages import Pausing, release
 from common.lagging.history import EndHistory
 from common.metrics import Metrics
@@ -78,22 +78,22 @@ class WriterView:
     def refresh(self, snapshot: LoopSnapshot) -> None:
         """Set the gauges of lag and of held partitions."""
         metrics, now_s = self._metrics, self._clock.monotonic_s()
-        for metric in (catalogue.WRITER_KAFKA_END, catalogue.WRITER_LAG_RECORDS, catalogue.WRITER_LAG_SECONDS):
+        for metric in (all_metrics.WRITER_KAFKA_END, all_metrics.WRITER_LAG_RECORDS, all_metrics.WRITER_LAG_SECONDS):
             metrics.forget(metric)
         for partition in _partitions(snapshot):
             labels = {"topic": str(partition.partition.topic), "partition": str(partition.partition.partition)}
             end = self._history.end(partition.partition)
             lag = self._lag(partition, partition.staged, now_s)
             for metric, value in (
-                (catalogue.WRITER_KAFKA_END, end),
-                (catalogue.WRITER_LAG_RECORDS, lag.records),
-                (catalogue.WRITER_LAG_SECONDS, lag.seconds),
+                (all_metrics.WRITER_KAFKA_END, end),
+                (all_metrics.WRITER_LAG_RECORDS, lag.records),
+                (all_metrics.WRITER_LAG_SECONDS, lag.seconds),
             ):
                 if value is not None:
                     metrics.set(metric, value, **labels)
-        metrics.forget(catalogue.WRITER_HELD)
+        metrics.forget(all_metrics.WRITER_HELD)
         for reason, count in Counter(held.reason for held in snapshot.held.values()).items():
-            metrics.set(catalogue.WRITER_HELD, count, reason=reason)
+            metrics.set(all_metrics.WRITER_HELD, count, reason=reason)
 
     def status(self, snapshot: LoopSnapshot) -> Status:
         now_s = self._clock.monotonic_s()

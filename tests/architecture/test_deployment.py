@@ -15,7 +15,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from common.http.server import HttpServer, Routes, json_page
-from common.metrics import CATALOGUE, MetricKind
+from common.metrics import ALL_METRICS, MetricKind
 from common.settings import load_settings
 from delta_loader.spark.session import start_remedy
 from devservices.dependency_bounds import INTERNALS_ARE_READ, bounded
@@ -28,7 +28,7 @@ SECRETS = (
 IMAGES = ("stage-writer", "delta-loader")
 SERIES = {
     f"{metric.name}{suffix}"
-    for metric in CATALOGUE
+    for metric in ALL_METRICS
     for suffix in (("_bucket", "_sum", "_count") if metric.kind is MetricKind.HISTOGRAM else ("",))
 }
 METRIC = re.compile(r"\b(?:stage_writer|delta_loader)_\w+")

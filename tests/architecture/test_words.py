@@ -47,6 +47,8 @@ WORDS = {
     r"(?-i:Gathering|GivenUp|KafkaSaid|LeftOut|OffsetPlace|Originals)": "the field's own word",
     r"(?-i:OwnerBook|PieceReport|RouteBook|SeenBuckets|SeenGrant|SeenPartition)": "the field's own word",
     r"(?-i:SeenTime|Shaper|StoreUnfitError|StreamTurn|TakenError|TakenMessages)": "the field's own word",
+    r"\w*(colour|honour|favour|behaviour|neighbour|(normal|recogn|organ|serial|initial)is[ei])\w*|modelled|misspelt"
+    r"|catalogues?|afterwards|(up|down)wards": "the American spelling",
     r"(?-i:Uncuttable|UnreadMarkers|UnreadTopics)": "the field's own word",
 }
 

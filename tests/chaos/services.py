@@ -123,7 +123,7 @@ class Services:
             service.supervise()
 
     def end(self) -> list[int]:
-        """End everything now; returns the groups that still have a process afterwards, which should be none."""
+        """End everything now; returns the groups that still have a process afterward, which should be none."""
         groups = [group for service in self.all for group in service.groups]
         for service in self.all:
             service.wanted = False

@@ -20,7 +20,7 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import DataFileName
 from common.storage.chunks import ByteChunks
 from common.storage.listing import S3Listing
-from common.storage.store import PART_BYTES, FsspecStore, normalised, prove_exclusive_create, prove_writable
+from common.storage.store import PART_BYTES, FsspecStore, normalized, prove_exclusive_create, prove_writable
 from devservices.clouds import Cloud, available_clouds, running_cloud
 from devservices.proxy import Pass, Refuse, Request, Verdict, running_proxy
 from devservices.s3 import S3Server
@@ -479,5 +479,5 @@ def test_wrong_key_is_an_error_that_names_the_credentials(versitygw: S3Server) -
 
 
 def test_spark_s_s3_schemes_are_normalized() -> None:
-    assert normalised("s3a://bucket/a") == normalised("s3n://bucket/a") == "s3://bucket/a"
-    assert normalised("file:///a") == "file:///a"
+    assert normalized("s3a://bucket/a") == normalized("s3n://bucket/a") == "s3://bucket/a"
+    assert normalized("file:///a") == "file:///a"

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import structlog
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.metrics import Metrics
 from common.ports import ObjectStore
 from common.stage.paused import StreamPart
@@ -27,7 +27,7 @@ def paused_streams(
         clock=HandClock(),
         log=structlog.get_logger(),
         metrics=metrics or Metrics(),
-        metric=catalogue.LOADER_STREAM_PAUSED if part is StreamPart.LOADING else catalogue.WRITER_STREAM_PAUSED,
+        metric=all_metrics.LOADER_STREAM_PAUSED if part is StreamPart.LOADING else all_metrics.WRITER_STREAM_PAUSED,
     )
     made.refresh()
     return made

@@ -73,7 +73,7 @@ def test_generated_identity_and_default_columns_are_made_and_the_partitioning_is
     made = (
         "number BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 10 INCREMENT BY 5), "
         "month STRING GENERATED ALWAYS AS (substr(day, 1, 7)), "
-        "colour STRING DEFAULT 'blue'"
+        "color STRING DEFAULT 'blue'"
     )
     create(spark, staging, f"{ORDERS}, {made}", f"PARTITIONED BY (month) {DEFAULTS}")
     staging.flush(0, 0, 20, days=["2026-01-01", "2026-02-01"])
@@ -93,7 +93,7 @@ def test_generated_identity_and_default_columns_are_made_and_the_partitioning_is
     assert max(first) < min(set(numbers) - first), "the high-water mark moved with the first commit"
     for row in rows:
         assert row["month"] == (None if row["day"] is None else str(row["day"])[:7])
-        assert row["colour"] == "blue"
+        assert row["color"] == "blue"
         assert row["id"] == int(str(row["_kafka_offset"])) * 10
     assert versions(staging) == ["STREAMING UPDATE", "STREAMING UPDATE", "CREATE TABLE"]
     table = DeltaTable(staging.table)

@@ -93,7 +93,7 @@ def test_missing_options_are_asked_for_on_a_terminal(
     seen = ""
     answers = (
         ("Kafka at", kafka.bootstrap_servers),
-        ("Topics, by number or name", f"{topic}-misspelt"),
+        ("Topics, by number or name", f"{topic}-misspelled"),
         ("Kafka has no topic", ""),
         ("Topics, by number or name", topic),
         ("URL of the stage", "lake/stage"),

@@ -11,7 +11,7 @@ import structlog
 from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.metrics import Metrics
 from common.stage.notifications import MESSAGE, notification_key
 from delta_loader.scheduling.listening import Listener
@@ -140,7 +140,7 @@ def test_control_topic_that_takes_no_messages_is_reported_until_it_does(kafka: K
         assert control.end(180) == frozenset()
     kafka.delete_topic(topic)
     assert [line["log_level"] for line in logs][:2] == ["warning", "info"]  # a slow broker may take none again
-    assert catalogue.WRITER_CONTROL_TOPIC.name.encode() + b" 1.0" in metrics.exposition()
+    assert all_metrics.WRITER_CONTROL_TOPIC.name.encode() + b" 1.0" in metrics.exposition()
 
 
 def turns_by_signs(loader: Service) -> float:

@@ -59,7 +59,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """It checks nothing until a test asks for `guarded`: moto's STS cannot be asked afterwards."""
+    """It checks nothing until a test asks for `guarded`: moto's STS cannot be asked afterward."""
     folder = tmp_path_factory.mktemp("guarded")
     with running_guarded_s3(folder) as s3:
         policy = (POLICIES / "writer-policy.json").read_text("utf-8")

@@ -1,6 +1,6 @@
 """Secrets stay where they were given: not on a page, in a log, on a command line, in help, in JSON, or in the stage.
 
-Both services run with a password for Kafka, keys for S3 and tokens for their pages, each of which can be recognised.
+Both services run with a password for Kafka, keys for S3 and tokens for their pages, each of which can be recognized.
 """
 
 import json

@@ -285,6 +285,6 @@ def test_page_has_headings_roles_and_labels_for_screen_readers(browser: Browser)
         assert page.get_by_role("combobox", name="Order").count() == 1
         assert page.get_by_role("main").count() == 1
         held = table.get_by_role("row").filter(has_text="orders/3")
-        assert "held" in held.first.inner_text(), "a word, and not only a colour"
+        assert "held" in held.first.inner_text(), "a word, and not only a color"
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent") == "Skip to the content"

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import StoreError
 from common.http.pages import Pausing
 from common.metrics import Metrics
@@ -122,8 +122,8 @@ class Operators:
     def of(self, process: Process, store: SimulatedStore) -> ProcessPauses:
         is_writer = process.name.startswith("writer")
         part = StreamPart.STAGING if is_writer else StreamPart.LOADING
-        all_of_it = catalogue.WRITER_PAUSED_BY_REQUEST if is_writer else catalogue.LOADER_PAUSED_BY_REQUEST
-        each = catalogue.WRITER_STREAM_PAUSED if is_writer else catalogue.LOADER_STREAM_PAUSED
+        all_of_it = all_metrics.WRITER_PAUSED_BY_REQUEST if is_writer else all_metrics.LOADER_PAUSED_BY_REQUEST
+        each = all_metrics.WRITER_STREAM_PAUSED if is_writer else all_metrics.LOADER_STREAM_PAUSED
         clock, metrics = WorldClock(self._world, process), Metrics()
         paused = WatchedPauses(store, part, self._app_ids, clock=clock, log=SILENT, metrics=metrics, metric=each)
         paused.watch(self._world)

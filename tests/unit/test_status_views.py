@@ -15,7 +15,7 @@ import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.clock import SystemClock
 from common.errors import BrokerError, BrokerRefusedError, ConfigError, KafkaDeltaExpressError, TableError
 from common.http.pages import Pausing
@@ -95,7 +95,7 @@ class WriterPage:
         self.world = World(folder, ends)
         self.metrics, self.history = Metrics(), EndHistory()
         clock = self.world.clock
-        self.pausing = Pausing(clock, structlog.get_logger(), self.metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
+        self.pausing = Pausing(clock, structlog.get_logger(), self.metrics, all_metrics.WRITER_PAUSED_BY_REQUEST)
         self.paused = paused_streams(part=StreamPart.STAGING, metrics=self.metrics)
         self.view = WriterView(
             self.history, clock, self.metrics, self.pausing, flush_after_s=lambda _app_id: 1.0, paused=self.paused
@@ -394,7 +394,7 @@ class LoaderPage:
         self.metrics, self.history = Metrics(), EndHistory()
         self.settings = settings_for(self.staging, stream)
         clock, log = clock or SystemClock(), structlog.get_logger()
-        self.pausing = Pausing(clock, log, self.metrics, catalogue.LOADER_PAUSED_BY_REQUEST)
+        self.pausing = Pausing(clock, log, self.metrics, all_metrics.LOADER_PAUSED_BY_REQUEST)
         self.paused = paused_streams([stream.app_id for stream in self.settings.streams], metrics=self.metrics)
         self.loader: Loader | None = None
         service = loader_for(self.staging, tables or MemoryDeltaTables(), self.settings, clock)

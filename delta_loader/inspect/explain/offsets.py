@@ -11,7 +11,7 @@ Rules:
 4. Which commit loaded an offset is searched from the newest commit down. Only commits on the table's *lineage* count
    (common/tables/rollback.py): a RESTORE continues at the version that it restored, and a replacement of the table ends
    the lineage. An offset that a RESTORE removed is therefore not reported as present, and one that was loaded again
-   afterwards is reported with the commit that loaded it again.
+   afterward is reported with the commit that loaded it again.
 5. If several commits on the lineage contain an offset, the newest one's rows are in the table. A commit that replaced a
    range (`stage-writer replay`) is reported in addition: it rewrote rows that another commit had loaded.
 6. The offsets of a recreated topic start over: commits of the requested generation count, and loads of an older one are

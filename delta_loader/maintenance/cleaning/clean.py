@@ -33,7 +33,7 @@ from typing import Protocol, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import KafkaDeltaExpressError, MarkerError, StoreError, TableError
 from common.metrics import Metrics
 from common.ports import ObjectStore, StoredObject
@@ -302,7 +302,7 @@ class ScheduledCleanUp:
             if tally.failure is not None:
                 self._log.error("not cleaned up", url=tally.url, problem=tally.failure)
             elif tally.count:
-                self._metrics.add(catalogue.LOADER_CLEANED, tally.count, what=tally.what.replace(" ", "_"))
+                self._metrics.add(all_metrics.LOADER_CLEANED, tally.count, what=tally.what.replace(" ", "_"))
                 self._log.info(
                     "cleaned up", url=tally.url, what=tally.what, count=tally.count, size_bytes=tally.size_bytes
                 )

@@ -27,7 +27,7 @@ from typing import Protocol, assert_never
 
 from structlog.typing import FilteringBoundLogger
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import KafkaDeltaExpressError
 from common.metrics import Metrics
 from common.ports import Clock
@@ -148,14 +148,14 @@ class TableServices:
         report = TaskReport(task, outcome, self._clock.monotonic_s() - began_s)
         log = self._log.bind(table_service=task.service.value, table=task.url, duration_s=round(report.duration_s, 3))
         service = task.service.value
-        self._metrics.observe(catalogue.SERVICES_SECONDS, report.duration_s, service=service)
+        self._metrics.observe(all_metrics.SERVICES_SECONDS, report.duration_s, service=service)
         match outcome:
             case Done():
-                self._metrics.add(catalogue.SERVICES_PIECES, service=service, outcome="done")
-                self._metrics.add(catalogue.SERVICES_FILES_REMOVED, outcome.files_removed, service=service)
-                self._metrics.add(catalogue.SERVICES_FILES_ADDED, outcome.files_added, service=service)
-                self._metrics.add(catalogue.SERVICES_BYTES_REMOVED, outcome.bytes_removed, service=service)
-                self._metrics.add(catalogue.SERVICES_BYTES_ADDED, outcome.bytes_added, service=service)
+                self._metrics.add(all_metrics.SERVICES_PIECES, service=service, outcome="done")
+                self._metrics.add(all_metrics.SERVICES_FILES_REMOVED, outcome.files_removed, service=service)
+                self._metrics.add(all_metrics.SERVICES_FILES_ADDED, outcome.files_added, service=service)
+                self._metrics.add(all_metrics.SERVICES_BYTES_REMOVED, outcome.bytes_removed, service=service)
+                self._metrics.add(all_metrics.SERVICES_BYTES_ADDED, outcome.bytes_added, service=service)
                 log.info(
                     "table served",
                     why=task.why,
@@ -165,10 +165,10 @@ class TableServices:
                     bytes_after=outcome.bytes_added,
                 )
             case TaskAborted(problem):
-                self._metrics.add(catalogue.SERVICES_PIECES, service=service, outcome="given_up")
+                self._metrics.add(all_metrics.SERVICES_PIECES, service=service, outcome="given_up")
                 log.info("table service aborted; the next run tries again", problem=problem)
             case TaskFailed(problem):
-                self._metrics.add(catalogue.SERVICES_PIECES, service=service, outcome="failed")
+                self._metrics.add(all_metrics.SERVICES_PIECES, service=service, outcome="failed")
                 self._failed_ms[task.url] = self._clock.wall_ms()
                 log.error("table service failed", problem=problem)
             case _:
@@ -191,8 +191,8 @@ class TableServices:
     def _ended(self, snapshots: Sequence[TableSnapshot], progress: _Progress) -> RunReport:
         for service in Service:
             count = sum(task.service is service for task in progress.left)
-            self._metrics.set(catalogue.SERVICES_LEFT, count, service=service.value)
-        self._metrics.set(catalogue.SERVICES_LAST_RUN, self._clock.wall_ms() / 1000)
+            self._metrics.set(all_metrics.SERVICES_LEFT, count, service=service.value)
+        self._metrics.set(all_metrics.SERVICES_LAST_RUN, self._clock.wall_ms() / 1000)
         if progress.left:
             self._log.info("table services left work for the next run", pieces=len(progress.left))
         return RunReport(tuple(progress.done), tuple(snapshots), tuple(progress.left), progress.stopped_by)

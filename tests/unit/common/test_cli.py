@@ -9,7 +9,7 @@ from bootstrap.__main__ import app as bootstrap
 from common.cli import echo, new_app, run
 from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, UnsafeStoreError, UsageError
 from common.http.pages import release
-from common.terminal import aligned, has_colours, progress
+from common.terminal import aligned, has_colors, progress
 
 app = new_app("Try things.")
 
@@ -139,10 +139,10 @@ class Terminal(io.StringIO):
 def test_colors_are_only_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert has_colours(Terminal())
-    assert not has_colours(io.StringIO())
+    assert has_colors(Terminal())
+    assert not has_colors(io.StringIO())
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not has_colours(Terminal())
+    assert not has_colors(Terminal())
 
 
 @pytest.mark.parametrize(

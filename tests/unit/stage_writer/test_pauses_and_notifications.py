@@ -9,7 +9,7 @@ import structlog
 from confluent_kafka import KafkaError
 from structlog.testing import capture_logs
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import StoreError
 from common.http.pages import Pausing
 from common.metrics import Metrics
@@ -26,7 +26,7 @@ from tests.unit.stage_writer.test_service import FIRST, SECOND, World
 
 
 def paused_world(folder: Path) -> tuple[World, Pausing]:
-    pausing = Pausing(HandClock(), structlog.get_logger(), Metrics(), catalogue.WRITER_PAUSED_BY_REQUEST)
+    pausing = Pausing(HandClock(), structlog.get_logger(), Metrics(), all_metrics.WRITER_PAUSED_BY_REQUEST)
 
     class Paused(World):
         pass

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import BrokerError, ConfigError, ExitCode, HeldError, KafkaDeltaExpressError, StoreError
 from common.http.pages import Pausing
 from common.lagging.history import EndHistory
@@ -120,7 +120,7 @@ class World:
     def page_problems(self) -> list[tuple[str, str]]:
         """The titles and texts of the problems on the writer's page."""
         log, part = structlog.get_logger(), StreamPart.STAGING
-        pausing = self.pausing or Pausing(self.clock, log, self.metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
+        pausing = self.pausing or Pausing(self.clock, log, self.metrics, all_metrics.WRITER_PAUSED_BY_REQUEST)
         view = WriterView(
             EndHistory(),
             self.clock,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import ConfigError, HeldError, KafkaDeltaExpressError
 from common.http.pages import Health, Pausing, pausing_calls, service_pages
 from common.http.server import HttpServer, Routes
@@ -93,23 +93,23 @@ def test_merged_metrics_are_labeled_by_worker() -> None:
     texts = []
     for worker in ("0", "1"):
         metrics = Metrics()
-        metrics.set(catalogue.WRITER_PARTITIONS, 3)
-        metrics.add(catalogue.WRITER_RECORDS, 5, topic="orders")
-        metrics.observe(catalogue.WRITER_FLUSH_SECONDS, 0.2)
+        metrics.set(all_metrics.WRITER_PARTITIONS, 3)
+        metrics.add(all_metrics.WRITER_RECORDS, 5, topic="orders")
+        metrics.observe(all_metrics.WRITER_FLUSH_SECONDS, 0.2)
         texts.append((worker, metrics.exposition().decode()))
     text = merged(texts).decode()
     for worker in ("0", "1"):
-        assert f'{catalogue.WRITER_PARTITIONS.name}{{worker="{worker}"}} 3.0' in text
+        assert f'{all_metrics.WRITER_PARTITIONS.name}{{worker="{worker}"}} 3.0' in text
         assert f'topic="orders",worker="{worker}"}} 5.0' in text
-    assert text.count(f"# TYPE {catalogue.WRITER_PARTITIONS.name} gauge") == 1
-    assert text.count(f"# TYPE {catalogue.WRITER_FLUSH_SECONDS.name} histogram") == 1
+    assert text.count(f"# TYPE {all_metrics.WRITER_PARTITIONS.name} gauge") == 1
+    assert text.count(f"# TYPE {all_metrics.WRITER_FLUSH_SECONDS.name} histogram") == 1
 
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     monkeypatch.setattr(worker_pool_pages, "_TIMEOUT_S", 120.0)  # longer than any response takes on a busy machine
     metrics, log = Metrics(), structlog.get_logger()
-    pausing = Pausing(HandClock(), log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
+    pausing = Pausing(HandClock(), log, metrics, all_metrics.WRITER_PAUSED_BY_REQUEST)
     pages = service_pages("stage-writer", Health, lambda: Health(("not ready",)), metrics.exposition)
     server = HttpServer(
         "127.0.0.1:0", Routes(pages, pausing_calls(pausing, paused_streams(part=StreamPart.STAGING)), TOKEN)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import structlog
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.errors import StoreError
 from common.http import server as http_server
 from common.http.pages import Health, Pausing, pausing_calls, service_pages
@@ -36,7 +36,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def pausing(metrics: Metrics) -> Pausing:
-    return Pausing(HandClock(), structlog.get_logger(), metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
+    return Pausing(HandClock(), structlog.get_logger(), metrics, all_metrics.WRITER_PAUSED_BY_REQUEST)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_one_stream_is_paused_and_resumed(serve: Callable[..., HttpServer], paus
 
 def test_second_pause_keeps_the_time_of_the_first(metrics: Metrics) -> None:
     clock = HandClock()
-    pausing = Pausing(clock, structlog.get_logger(), metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
+    pausing = Pausing(clock, structlog.get_logger(), metrics, all_metrics.WRITER_PAUSED_BY_REQUEST)
     since_ms = clock.wall_ms()
     for _ in range(2):
         pausing.pause()

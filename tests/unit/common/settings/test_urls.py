@@ -6,7 +6,7 @@ import fsspec
 import pytest
 
 from common.errors import ConfigError
-from common.storage.store import normalised
+from common.storage.store import normalized
 from common.tables.urls import comparable, require_url
 from tests.unit.common.settings.test_settings import parse, with_section, with_stream
 
@@ -78,7 +78,7 @@ def test_other_urls_are_refused_with_a_suggestion(url: str, message: str) -> Non
 @pytest.mark.parametrize("url", [url for url in GOOD if url.startswith(("/", "file:", "memory:"))])
 def test_accepted_url_does_not_depend_on_the_working_directory(url: str) -> None:
     # The other schemes need extra fsspec packages or a server.
-    _, root = fsspec.url_to_fs(normalised(url))
+    _, root = fsspec.url_to_fs(normalized(url))
     assert root.rstrip("/").endswith(url.rstrip("/").partition(":")[2].lstrip("/") or url.strip("/"))
     assert root.startswith("/")
 

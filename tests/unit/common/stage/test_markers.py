@@ -154,7 +154,7 @@ def test_empty_marker_was_made_by_hand_and_covers_one_position() -> None:
 
 
 def test_unknown_field_of_a_newer_writer_is_ignored() -> None:
-    assert read({**stored(), "colour": "green"}) == MANIFEST
+    assert read({**stored(), "color": "green"}) == MANIFEST
 
 
 def test_newer_version_is_refused_with_the_remedy_to_upgrade() -> None:

@@ -36,7 +36,7 @@ from tests.unit.test_generations import begin_again, stage_again
 
 
 class Restorable(MemoryDeltaTables):
-    """Tables that can be put back. Their rows are not modelled; their histories are."""
+    """Tables that can be put back. Their rows are not modeled; their histories are."""
 
     def __init__(self) -> None:
         super().__init__()

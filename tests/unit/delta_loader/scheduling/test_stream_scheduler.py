@@ -127,7 +127,7 @@ def test_pass_that_hurries_ends_before_its_slow_streams() -> None:
     assert scheduler(watched, ["slow", "quick"], another_is_due=another_is_due) == {"slow"}
     assert scheduler(watched, ["quick"]) == {"slow"}
     assert scheduler(watched, ["slow"], another_is_due=another_is_due) == {"slow"}, (
-        "it is still running, and runs once more afterwards"
+        "it is still running, and runs once more afterward"
     )
     assert scheduler(watched, []) == {"slow"}
     hang.set()

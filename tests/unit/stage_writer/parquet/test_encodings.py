@@ -42,7 +42,7 @@ def test_encodings_of_nested_leaves_are_chosen_separately() -> None:
         {
             "place": [{"id": f"id-{number}", "kind": "home"} for number in range(ROWS)],
             "tags": [["new", f"tag-{number}"] if number % 2 else ["new"] for number in range(ROWS)],
-            "marks": pa.array([[("colour", f"{number}")] for number in range(ROWS)], pa.map_(pa.string(), pa.string())),
+            "marks": pa.array([[("color", f"{number}")] for number in range(ROWS)], pa.map_(pa.string(), pa.string())),
             "ids": [[f"a-{number}", f"b-{number}"] for number in range(ROWS)],
         }
     )

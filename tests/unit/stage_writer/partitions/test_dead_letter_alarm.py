@@ -6,7 +6,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.metrics import Metrics
 from stage_writer.convert import StreamConverter
 from stage_writer.partitions.dead_letter_alarm import WINDOW_RECORDS, AlarmChange, DeadLetterAlarms
@@ -80,7 +80,7 @@ def test_alarm_is_in_log_health_notes_metric_and_page(tmp_path: Path) -> None:
     assert world.problems() == ""  # a probe must not restart the writer for it
     assert "20 of the last 20 records" in " ".join(world.writer.health().notes)
     assert "orders" in world.writer.snapshot().telemetry.alarms.raised
-    assert values(world.metrics)[catalogue.WRITER_DEAD_LETTER_SHARE.name, (("app_id", "orders"),)] == 1
+    assert values(world.metrics)[all_metrics.WRITER_DEAD_LETTER_SHARE.name, (("app_id", "orders"),)] == 1
     ((title, problem),) = world.page_problems()
     assert title == "Many records of orders are dead letters"
     assert "20 of the last 20 records" in problem
@@ -106,7 +106,7 @@ def test_dead_letter_share_is_a_metric() -> None:
     batch = batch_of([b'{"id":1}', b'{"id":"x"}', b'{"id":2}', b"{"])
     ((part,),) = converter.slices([batch])
     telemetry.converted(batch, converter.stream, part[1])
-    assert f'{catalogue.WRITER_DEAD_LETTER_SHARE.name}{{app_id="orders"}} 0.5' in metrics.exposition().decode()
+    assert f'{all_metrics.WRITER_DEAD_LETTER_SHARE.name}{{app_id="orders"}} 0.5' in metrics.exposition().decode()
 
 
 def test_sample_reports_the_dead_letter_share_and_reasons_without_values() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from common import metrics as catalogue
+from common import metrics as all_metrics
 from common.schema import parse_ddl
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.stage.undeclared import UndeclaredFields
@@ -209,7 +209,7 @@ def test_dropped_fields_are_in_log_health_notes_metric_page_and_markers(tmp_path
     assert "id (20)" in world.writer.snapshot().telemetry.drops["orders"]
     assert world.problems() == ""
     counted = values(world.metrics)
-    assert counted[catalogue.WRITER_SAMPLED_UNDECLARED.name, (("app_id", "orders"), ("field", "id"))] == 20
+    assert counted[all_metrics.WRITER_SAMPLED_UNDECLARED.name, (("app_id", "orders"), ("field", "id"))] == 20
     ((title, problem),) = world.page_problems()
     assert title == "Fields of orders are dropped"
     assert "id (20)" in problem

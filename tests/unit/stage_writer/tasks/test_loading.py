@@ -31,7 +31,7 @@ def build():
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder; its modules are removed from ``sys.modules`` afterwards."""
+    """The current folder; its modules are removed from ``sys.modules`` afterward."""
     known = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

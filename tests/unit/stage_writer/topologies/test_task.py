@@ -188,10 +188,10 @@ def test_incompatible_row_refuses_its_message_even_if_user_code_catches() -> Non
 
 
 def test_unknown_row_field_fails_by_name() -> None:
-    def misspelt(context: ProcessorContext, record: Record) -> None:
+    def misspelled(context: ProcessorContext, record: Record) -> None:
         context.forward(record.with_value({"usr": record.key, "n": record.value["n"]}))
 
-    topology = numbers().add_processor("spell", each(misspelt), "numbers").add_sink("rows", "spell")
+    topology = numbers().add_processor("spell", each(misspelled), "numbers").add_sink("rows", "spell")
     driver = TopologyTestDriver(topology, columns="user STRING, n INT")
     with pytest.raises(TopologyError, match="field 'usr', but the stream's table has no such column") as raised:
         driver.pipe_inputs(given([("a", 1, 1), ("b", 2, 2)]))
@@ -215,10 +215,10 @@ def test_unknown_field_named_by_record_data_is_a_dead_letter(columns: str | None
 
 
 def test_unknown_field_for_a_step_after_a_processor_fails() -> None:
-    def misspelt(context: ProcessorContext, record: Record) -> None:
+    def misspelled(context: ProcessorContext, record: Record) -> None:
         context.forward(record.with_value({"nn": 1}))
 
-    topology = numbers().add_processor("spell", each(misspelt), "numbers")
+    topology = numbers().add_processor("spell", each(misspelled), "numbers")
     topology.add_step("double", Derive({"m": "n * 2"}), "spell", columns="n INT").add_sink("rows", "double")
     with pytest.raises(TopologyError, match="field 'nn', but the step 'double' has no such column"):
         TopologyTestDriver(topology, columns="n INT, m INT").pipe_inputs(given([("a", 1, 1)]))
