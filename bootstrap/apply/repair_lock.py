@@ -98,7 +98,8 @@ class GuardedStore:
         self._store.write(path, data)
 
     def upload(self, path: str, data: ByteChunks) -> None:
-        self.write(path, data.to_bytes())
+        self._require()
+        self._store.upload(path, data)
 
     def copy(self, path: str, to: str) -> None:
         self._require()

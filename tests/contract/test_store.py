@@ -13,6 +13,7 @@ from threading import Lock
 
 import pytest
 
+from bootstrap.apply.repair_lock import GuardedStore
 from common.clock import SystemClock
 from common.errors import ConfigError, StoreError, StoreRefusedError, UnsafeStoreError
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore
@@ -48,6 +49,7 @@ def azure() -> Iterator[Cloud]:
     params=[
         "memory",
         "file",
+        "locked",
         pytest.param("moto", marks=pytest.mark.s3),
         pytest.param("versitygw", marks=pytest.mark.s3),
         *(pytest.param(kind, marks=pytest.mark.s3) for kind in built("minio")),
@@ -58,6 +60,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     unique = uuid.uuid4().hex
     if request.param == "memory":
         return FsspecStore(f"memory://{unique}")
+    if request.param == "locked":
+        return GuardedStore(FsspecStore(tmp_path.as_uri()), TopicPartition(Topic("orders"), Partition(0)), 1)
     if request.param == "file":
         return FsspecStore(tmp_path.as_uri())
     server: S3Server | Cloud = request.getfixturevalue(request.param)

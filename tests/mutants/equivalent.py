@@ -82,6 +82,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "stage_writer.stage.staging": {
         "ObjectStage.new_file: True → False": "a file has as many values as its table has partition columns",
     },
+    "bootstrap.apply.repair_lock": {
+        "RepairLocks.locked: None if data is None else RepairEntry.from_bytes(data) → "
+        "None if False else RepairEntry.from_bytes(data)": "a turn is never deleted",
+    },
     "bootstrap.apply.stage": {
         "_put_late_ones_aside: marker.name.start > plan.position → marker.name.start >= plan.position": (
             "what continues a marker that was put aside starts above the new end"

@@ -106,6 +106,13 @@ TESTS = {
         f"{_LOADER}/load/test_merged_loads.py",
         "tests/unit/test_generations.py",
     ),
+    "bootstrap.apply.repair_lock": (
+        "tests/unit/bootstrap/apply/test_repair_lock.py",
+        "tests/unit/bootstrap/test_accept.py",
+        "tests/unit/bootstrap/test_work.py",
+        "tests/contract/test_store.py",
+    ),
+    "common.stage.repair_lock": ("tests/unit/bootstrap/apply/test_repair_lock.py",),
     "bootstrap.apply.loaders": (
         "tests/unit/bootstrap/plans/test_plans.py",
         "tests/unit/bootstrap/apply/test_live_loaders.py",

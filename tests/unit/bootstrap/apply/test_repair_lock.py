@@ -179,8 +179,9 @@ def test_no_request_is_made_once_another_repair_has_begun(
     store.write("old", b"1")
     first = Operator(store, "ann", 20)
     with first.locks.locked(ORDERS, first.work) as mine:
+        assert mine.url == store.url
         taken_over(store)
-        with pytest.raises(UsageError, match="another repair"):
+        with pytest.raises(UsageError, match=repair_path(ORDERS, 2)):
             change(mine)
     assert (store.read("old"), store.read("new")) == (b"1", None)
 
