@@ -52,7 +52,7 @@ class VacuumGuard:
     def renewed(self, commit: TableCommit) -> TableCommit:
         """The commit with copies in place of files that a VACUUM may have listed. Raises StoreError."""
         url = commit.target.url
-        now_ms = max(self._ports.clock.wall_ms(), *self._modified_ms.values(), 0)
+        now_ms = max([self._ports.clock.wall_ms(), *self._modified_ms.values()])
         before_ms = now_ms - int(self._ages_s.get(url, 0.0) * 1000)
         old = [file for file in commit.files if self._modified_ms.get((url, file.path), 0) < before_ms]
         if not old:

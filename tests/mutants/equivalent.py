@@ -3,6 +3,7 @@
 _RISES = "the numbers of duplicates only have to rise"
 _RANGE = "a range of one window gives the same"
 _ONCE = "in a message that gives each field once, none is found twice"
+_IN_1970 = "no file was made in 1970"
 _AGAIN = "what is remembered is made again"
 
 EQUIVALENT: dict[str, dict[str, str]] = {
@@ -58,6 +59,13 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
         "Replacements._secondary_targets: target is None and staged is not None and staged.files → "
         "True and staged is not None and staged.files": "to make a table that is there changes nothing",
+    },
+    "delta_loader.load.vacuum_guard": {
+        "VacuumGuard.renewed: 0 → 1": _IN_1970,
+        "VacuumGuard.renewed: 0 → 1 (2)": _IN_1970,
+        "VacuumGuard.renewed: 0 → 1 (3)": _IN_1970,
+        "VacuumGuard.renewed: True → False": "there are as many copies as files",
+        "VacuumGuard.renewed: if not old: → if False:": "a commit without an old file is the same",
     },
     "delta_loader.load.rollback": {
         "RollbackDetector.of_other_topics: 0 → 1": "of these chains a commit only records the names",

@@ -135,6 +135,10 @@ TESTS = {
         f"{_LOADER}/plan/test_commits.py",
         "tests/unit/bootstrap/test_accept.py",
     ),
+    "delta_loader.load.vacuum_guard": (
+        f"{_LOADER}/tables/test_guard.py",
+        f"{_LOADER}/test_service.py::test_missing_file_holds_only_its_partition",
+    ),
     "delta_loader.load.catch_up": (
         f"{_LOADER}/load/test_routes.py",
         f"{_LOADER}/load/test_interplay.py",

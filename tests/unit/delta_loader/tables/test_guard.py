@@ -7,16 +7,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from common.clock import SystemClock
 from common.stage.data_files import DataFileName
 from delta_loader.tables.commits import CommitOutcome, Conflicted, TableCommit
 from delta_loader.tables.vacuum import fresh_path, guarded_age_s, retention_s
+from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for
+from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
 DAY_S = 86_400.0
+NOW_S = float(int(time.time()))
 PROPERTY = "delta.deletedFileRetentionDuration"
 
 
@@ -82,18 +85,29 @@ def staging(tmp_path: Path) -> Staging:
 
 def grow_old(staging: Staging, days: float) -> None:
     for path in Path(staging.root).rglob("*.parquet"):
-        os.utime(path, (time.time() - days * DAY_S,) * 2)
+        os.utime(path, (NOW_S - days * DAY_S,) * 2)
 
 
 def staged(staging: Staging) -> set[str]:
     return {stored.path for stored in staging.store(staging.table).list("") if stored.path.endswith(".parquet")}
 
 
-def test_young_files_are_added_as_they_are(staging: Staging, tables: MemoryDeltaTables) -> None:
+class Leaping(IdleClock):
+    """The clock of a machine that can be suspended; its date stands still otherwise."""
+
+    now_s = NOW_S
+
+    def wall_ms(self) -> int:
+        return int(self.now_s * 1000)
+
+
+@pytest.mark.parametrize("too_old_s", [0, 1])
+def test_young_files_are_added_as_they_are(staging: Staging, tables: MemoryDeltaTables, too_old_s: int) -> None:
     staging.flush(0, 0, 10)
-    grow_old(staging, days=3)
-    loader_for(staging, tables).run_pass()
-    assert set(tables.tables[staging.table].paths) == staged(staging)
+    grow_old(staging, days=3.5 + too_old_s / DAY_S)
+    loader_for(staging, tables, None, Leaping()).run_pass()
+    assert len(staged(staging)) == 1 + too_old_s
+    assert set(tables.tables[staging.table].paths) <= staged(staging)
 
 
 def test_old_files_are_copied_so_a_running_vacuum_does_no_harm(staging: Staging, tables: MemoryDeltaTables) -> None:
@@ -132,32 +146,36 @@ def test_replan_after_a_conflict_reuses_the_copies(staging: Staging) -> None:
     tables = MemoryDeltaTables(lambda _: next(conflicts, None))
     staging.flush(0, 0, 10)
     grow_old(staging, days=4)
-    loader_for(staging, tables).run_pass()
+    with capture_logs() as logs:
+        loader_for(staging, tables).run_pass()
+    assert [log["files"] for log in logs if "are copied" in log["event"]] == [1]
     assert len(staged(staging)) == 2
     assert set(tables.tables[staging.table].paths) < staged(staging)
 
 
-class Leaping(SystemClock):
-    """The clock of a machine that can be suspended."""
+def test_unprotected_table_is_reported_once(staging: Staging, tables: MemoryDeltaTables) -> None:
+    for start in (0, 10):
+        staging.flush(0, start, start + 10)
+    loader_for(staging, tables).run_pass()
+    tables.tables[staging.table].properties = {PROPERTY: "interval 0 hours"}
+    with capture_logs() as logs:  # of a pass that reads the tables again before it deletes a marker
+        loader_for(staging, tables, settings_for(staging, marker_retention=0)).run_pass()
+    assert [log["table"] for log in logs if "not safe" in log["event"]] == [staging.table]
 
-    days = 0.0
 
-    def wall_ms(self) -> int:
-        return super().wall_ms() + int(self.days * DAY_S * 1000)
-
-
-def test_copy_that_grew_old_is_copied_again(staging: Staging) -> None:
+@pytest.mark.parametrize("too_old_s", [0, 1])
+def test_copy_that_grew_old_is_copied_again(staging: Staging, too_old_s: int) -> None:
     clock, conflicts = Leaping(), iter([Conflicted("a foreign commit")])
 
     def suspended(_commit: TableCommit) -> CommitOutcome | None:
-        clock.days = 4.0
+        clock.now_s = NOW_S + 3.5 * DAY_S + too_old_s
         return next(conflicts, None)
 
     tables = MemoryDeltaTables(suspended)
     staging.flush(0, 0, 10)
     grow_old(staging, days=4)
     loader_for(staging, tables, None, clock).run_pass()
-    assert len(staged(staging)) == 3
+    assert len(staged(staging)) == 2 + too_old_s
     (path,) = tables.tables[staging.table].paths
     assert path in staged(staging)
 
