@@ -118,6 +118,10 @@ TESTS = {
         "tests/unit/bootstrap/apply/test_live_loaders.py",
         f"{_LOADER}/load/test_merged_loads.py",
     ),
+    "common.stage.replacements": (
+        "tests/property/test_replacements.py",
+        f"{_LOADER}/load/test_replace.py::test_request_creates_the_tables_it_needs",
+    ),
     "common.stage.put_aside": ("tests/unit/common/stage/test_put_aside.py",),
     "delta_loader.load.settle": (f"{_LOADER}/load/test_settling.py", "tests/property/test_idle.py"),
     "delta_loader.load.settling": (f"{_LOADER}/load/test_settling.py", f"{_LOADER}/test_service.py"),

@@ -1,6 +1,7 @@
 """Requests to replace a range: names and contents round-trip, and invalid ones are refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,9 @@ def name_of() -> ReplacementName:
 def test_request_name_round_trips(partition: TopicPartition, start: int, request: str) -> None:
     name = ReplacementName(partition, Position(start), request)
     assert ReplacementName.parse(name.path) == name
+    assert ReplacementName.parse(f"{name.path}.tmp") is None
+    joined = TopicPartition(Topic(f"{partition.topic}+a"), partition.partition)
+    assert ReplacementName.parse(replace(name, topic_partition=joined).path) is None
 
 
 @given(st.text(max_size=9), COUNTS, st.dictionaries(st.text(max_size=4), COUNTS), st.lists(a_table(), max_size=2))
@@ -67,6 +71,9 @@ def test_request_round_trips(
         span, text, text, count, count, count, dead_letters, tuple(tables), filtered, exploded, only
     )
     assert replacement_from_bytes(name, replacement_to_bytes(name, replacement)) == replacement
+    assert replacement.version == (3 if only else 2 if filtered or exploded else 1)
+    assert replacement.rows == sum(file.rows for part in tables for file in part.files if part.kind is TableKind.ROWS)
+    assert replacement.positions == (5 if only else None)
 
 
 def having(path: str) -> dict[str, object]:
@@ -78,15 +85,18 @@ def having(path: str) -> dict[str, object]:
     ("change", "words"),
     [
         ({"version": 4}, "format version 4"),
-        ({"only": [[41, 43], [43, 50]]}, "runs of offsets"),
+        ({"only": [[41, 42], [42, 44], [45, 50]]}, "runs of offsets"),
+        ({"only": [[42, 43], [44, 50]]}, "runs of offsets"),
         ({"only": [[41, 43], [44, 49]]}, "runs of offsets"),
         ({"partition": 1}, "its content names replace/orders/1/"),
         ({"end": 41}, "a span needs"),
         (having("a"), "not below data/t/, where files wait for t"),
         (having("data/u/a"), "not below data/t/, where files wait for t"),
         (having("data/t/../u/a"), "leaves the stage"),
+        (having("data/t/s3://u/a"), "leaves the stage"),
         (having(waiting_path("t", DataFileName(PAYMENTS, START, "0"))), "belongs to payments/0 at 41"),
         (having(waiting_path("t", DataFileName(ORDERS, Position(40), "0"))), "belongs to orders/0 at 40"),
+        (having(waiting_path("t", DataFileName(ORDERS, Position(51), "0"))), "belongs to orders/0 at 51"),
         ({"records": "1"}, "records"),
     ],
 )
