@@ -60,6 +60,11 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "Replacements._secondary_targets: target is None and staged is not None and staged.files → "
         "True and staged is not None and staged.files": "to make a table that is there changes nothing",
     },
+    "delta_loader.load.fence": {
+        "RollbackFence.holds: 1 → 2": "a partition that is held keeps its reason",
+        "RollbackFence.partitions: context.rollbacks.of_other_topics(target) if loads else () → "
+        "context.rollbacks.of_other_topics(target) if True else ()": "they are recorded by commits, and none is made",
+    },
     "delta_loader.load.vacuum_guard": {
         "VacuumGuard.renewed: 0 → 1": _IN_1970,
         "VacuumGuard.renewed: 0 → 1 (2)": _IN_1970,

@@ -139,6 +139,12 @@ TESTS = {
         f"{_LOADER}/plan/test_commits.py",
         "tests/unit/bootstrap/test_accept.py",
     ),
+    "delta_loader.load.fence": (
+        f"{_LOADER}/load/test_unknown_history.py",
+        f"{_LOADER}/load/test_interplay.py",
+        f"{_LOADER}/load/test_identity.py",
+        f"{_LOADER}/load/test_settling.py",
+    ),
     "delta_loader.load.vacuum_guard": (
         f"{_LOADER}/tables/test_guard.py",
         f"{_LOADER}/test_service.py::test_missing_file_holds_only_its_partition",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from bootstrap.plans.accept import AcceptPlan, RollbackEvent, plan_go_on, require_main_too
 from common.errors import TableError, UsageError
@@ -156,7 +157,9 @@ def test_restore_is_found_behind_any_number_of_commits(world: World, others: int
     world.tables.others(world.url, restores=1)
     world.tables.others(world.url, others)
     world.staging.flush(0, 20, 30)
-    assert world.load() == {"orders/0": "table_restored"}
+    with capture_logs() as logs:
+        assert world.load() == {"orders/0": "table_restored"}
+    assert [log["reason"] for log in logs if log["event"] == "partition held"] == ["table_restored"]
     (held,) = world.report.held.values()
     assert "--replay` loads what it lacks again" in held.remedy
     assert world.begun(0) == [0, 10]
