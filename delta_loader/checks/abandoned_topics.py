@@ -78,10 +78,7 @@ def _checks(stream: Stream, chains: Iterable[tuple[Listed, Manifest]], open_stor
 def _check(stream: Stream, topic: str, markers: Mapping[TopicPartition, int], *, may_be_loaded: bool) -> Check:
     first, count = min(markers), sum(markers.values())
     more = f" and {len(markers) - 1:,} more" if len(markers) > 1 else ""
-    named = ", ".join(
-        [*stream.topics, *(chain_input for chain_input in topics_of(topic) if chain_input not in stream.topics)]
-    )
-    load = f"set topics: [{named}] until `delta-loader status {CONFIG}` shows no lag of {topic}"
+    load = f"set topics: [{_topics_with(stream, topic)}] until `delta-loader status {CONFIG}` shows no lag of {topic}"
     give_up = f"delete {DONE}/{topic}/ from the stage"
     state, remedy = "are not in its tables yet", f"{load}; or, to give up its records, {give_up}"
     if may_be_loaded:
@@ -95,3 +92,13 @@ def _check(stream: Stream, topic: str, markers: Mapping[TopicPartition, int], *,
         f"{', '.join(stream.topics)}, so they are never loaded"
     )
     return StreamChecks(stream.app_id).error("topics", text, remedy)
+
+
+def _topics_with(stream: Stream, chain: str) -> str:
+    """The elements of `topics` that take the chain's topics too: names, or one regular expression."""
+    missing = [topic for topic in topics_of(chain) if not stream.reads(topic)]
+    if stream.pattern is None:
+        return ", ".join([*stream.topics, *missing])
+    exact = ("^" + topic.replace(".", r"\.") + "$" for topic in missing)  # nothing else in a name means anything else
+    expression = "|".join([*stream.topics, *exact])
+    return "'" + expression.replace("'", "''") + "'"

@@ -1,9 +1,11 @@
 """What was staged of a topic that its stream no longer takes is reported until it is loaded or deleted."""
 
 import json
+import re
 import uuid
 
 import pytest
+import yaml
 
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.commit_metadata import CommitMetadata
@@ -74,6 +76,18 @@ def test_topic_removed_before_its_first_load_is_reported(world: World) -> None:
     assert world.checks("orders", "refunds", only="orders") == [check]
     assert world.checks("orders", "refunds", only="returns") == []
     assert world.checks("orders", "payments") == []
+
+
+@pytest.mark.parametrize("topics", [["^orders-.*"], ["^eu-.*|^it's"], ["orders", "refunds"]])
+def test_remedy_is_a_list_of_topics_that_takes_all_of_them(world: World, topics: list[str]) -> None:
+    """A regular expression stands alone in `topics`."""
+    world.staging("pay.ments").flush(0, 0, 10)
+    (check,) = world.checks(*topics)
+    written = check.remedy.removeprefix("set topics: ").partition(" until ")[0]
+    (stream,) = settings_for(world.staging(), {"topics": yaml.safe_load(written)}).streams
+    formerly_read = ["orders-1", "eu-1", "it's-1"] if topics[0].startswith("^") else topics
+    assert [stream.reads(topic) for topic in ["pay.ments", "pay-ments", "pay.ments2"]] == [True, False, False]
+    assert all(stream.reads(topic) for topic in formerly_read if any(re.match(former, topic) for former in topics))
 
 
 @pytest.mark.parametrize(("last", "markers"), [(9, 1), (14, 1), (19, 0)])
