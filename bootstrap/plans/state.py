@@ -143,8 +143,10 @@ class PartitionState:
     @property
     def end(self) -> Position:
         """Where the chain in the stage ends: at its last marker or, without one, at its origin."""
-        begun = Position(0) if self.origin is None else self.origin.position
-        return begun if self.chain.end is None else self.chain.end
+        end = self.chain.end
+        if end is not None:
+            return end
+        return Position(0) if self.origin is None else self.origin.position
 
     @property
     def is_behind_tables(self) -> bool:
