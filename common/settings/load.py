@@ -227,7 +227,7 @@ def _sentence(path: tuple[int | str, ...], detail: ErrorDetails, references: Ref
         choices = str(context.get("pattern", "")).strip("^$()").replace("|", ", ")
         return f"{_dotted(path)}: {shown} is not one of {choices}"
     if kind == "tuple_type" and isinstance(detail["input"], str) and shown != MASK:
-        return f"{_dotted(path)}: {shown} is not a list; write {_in_line([detail['input']])}"
+        return f"{_dotted(path)}: {shown} is not a list; write {in_line([detail['input']])}"
     if kind == "string_type" and isinstance(detail["input"], (dict, list)):
         kind = "text_in_place"
     if kind == "enum" and isinstance(detail["input"], dict):
@@ -252,12 +252,13 @@ def _shown(path: tuple[int | str, ...], value: object, references: References) -
         return ""
     masked = references.masked(value, tuple(map(str, path)))
     if isinstance(value, (dict, list)):
-        plain = _in_line(masked)
+        plain = in_line(masked)
         return plain if len(plain) <= _SHOWN_CHARACTERS else ""
     return MASK if masked == MASK else repr(masked)
 
 
-def _in_line(value: object) -> str:
+def in_line(value: object) -> str:
+    """A value as YAML on one line."""
     return yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True).strip()
 
 

@@ -20,6 +20,7 @@ from dataclasses import replace
 from common.errors import KafkaDeltaExpressError
 from common.remedies import CONFIG
 from common.settings import Stream
+from common.settings.load import in_line
 from common.spans import TopicPartition
 from common.stage.markers import DONE, Manifest
 from common.stage.merged import topics_of
@@ -78,7 +79,8 @@ def _checks(stream: Stream, chains: Iterable[tuple[Listed, Manifest]], open_stor
 def _check(stream: Stream, topic: str, markers: Mapping[TopicPartition, int], *, may_be_loaded: bool) -> Check:
     first, count = min(markers), sum(markers.values())
     more = f" and {len(markers) - 1:,} more" if len(markers) > 1 else ""
-    load = f"set topics: [{_topics_with(stream, topic)}] until `delta-loader status {CONFIG}` shows no lag of {topic}"
+    named = in_line(_topics_with(stream, topic))
+    load = f"set topics: {named} until `delta-loader status {CONFIG}` shows no lag of {topic}"
     give_up = f"delete {DONE}/{topic}/ from the stage"
     state, remedy = "are not in its tables yet", f"{load}; or, to give up its records, {give_up}"
     if may_be_loaded:
@@ -94,11 +96,10 @@ def _check(stream: Stream, topic: str, markers: Mapping[TopicPartition, int], *,
     return StreamChecks(stream.app_id).error("topics", text, remedy)
 
 
-def _topics_with(stream: Stream, chain: str) -> str:
-    """The elements of `topics` that take the chain's topics too: names, or one regular expression."""
+def _topics_with(stream: Stream, chain: str) -> list[str]:
+    """The `topics` that take the chain's topics too: names, or one regular expression."""
     missing = [topic for topic in topics_of(chain) if not stream.reads(topic)]
     if stream.pattern is None:
-        return ", ".join([*stream.topics, *missing])
+        return [*stream.topics, *missing]
     exact = ("^" + topic.replace(".", r"\.") + "$" for topic in missing)  # nothing else in a name means anything else
-    expression = "|".join([*stream.topics, *exact])
-    return "'" + expression.replace("'", "''") + "'"
+    return ["|".join([*stream.topics, *exact])]
