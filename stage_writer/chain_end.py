@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from common.spans import Position
+from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import LastRecord, Marker
 from common.stage.task_files import EMPTY_STATE, StateFiles
 
@@ -15,6 +16,8 @@ class Lineage:
 
     generation: int = 0
     topic_id: str | None = None
+    origin: int = 0
+    """The number of the origin that counted when the chain was read (rule 7 there); 0 without an origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,13 @@ class Tail:
     """The last offset that the last marker covers."""
 
     @classmethod
-    def from_marker(cls, marker: Marker, path: str, digest: str, generation: int = 0) -> Tail:
-        """The end of a chain whose last marker this is; ``generation`` is the one of the chain's recorded origin."""
+    def from_marker(cls, marker: Marker, path: str, digest: str, origin: ChainOrigin | None = None) -> Tail:
+        """The end of a chain whose last marker this is; ``origin`` is the chain's recorded one."""
         end, start, manifest = marker.span.end, marker.name.start, marker.manifest
+        generation, number = (0, 0) if origin is None else (origin.generation, origin.number)
         if manifest is None:
-            return cls(end, start, path, digest, Lineage(generation), is_bare=True)
-        # The manifest's generation is newer than the recorded origin's if the origin was lost.
-        lineage = Lineage(manifest.generation, manifest.topic_id)
+            return cls(end, start, path, digest, Lineage(generation, origin=number), is_bare=True)
+        # What the manifest names is newer than the recorded origin if the origin was lost.
+        lineage = Lineage(manifest.generation, manifest.topic_id, max(number, manifest.chain_origin or 0))
         state = EMPTY_STATE if manifest.state is None else manifest.state.files
         return cls(end, start, path, digest, lineage, state, manifest.outboxes, last_record=manifest.last_record)

@@ -14,7 +14,8 @@ Rules:
    loader makes of late claims have other names. A partition's only marker is never withdrawn where the partition has no
    origin, even if there is a copy: the marker may be the only record of where reading continues.
 3. Markers from before the chain's newest origin are ignored (common/stage/chain_origins.py, rules 3 and 7): they are of
-   a topic that no longer exists, or a late request created them again.
+   a topic that no longer exists, or of before a rewind. A flush names the origin by which its chain was read, so the
+   origin is read before and after the markers, until it stays the same.
 4. The first claim of a chain has no marker before it that could show a rewind. The chain's origin is therefore read
    before and after this claim. If an operator has moved the origin, or made a marker, the partition is started again. A
    claim that comes in between is not loaded (delta_loader/plan/plan.py, rule 3).
@@ -26,14 +27,23 @@ from dataclasses import replace
 from common.errors import MarkerError, StoreError
 from common.ports import AlreadyExists, ObjectStore
 from common.remedies import repair
-from common.spans import Position, TopicPartition
+from common.spans import Position, Topic, TopicPartition
 from common.stage.chain import emptied
-from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin, origin_path, origin_to_bytes
+from common.stage.chain_origins import (
+    ChainOrigin,
+    folder_of_topic,
+    is_superseded,
+    newest_numbers,
+    newest_origin,
+    origin_path,
+    origin_to_bytes,
+)
 from common.stage.marker_contents import listed_markers
 from common.stage.markers import Marker, MarkerName, digest_of, folder_of, marker_from_bytes, stray_path
-from stage_writer.chain_end import Tail
+from stage_writer.chain_end import Lineage, Tail
 
 _READ_AGAIN = 5
+_WAIT = "wait for the repair in progress"
 
 
 class StagedChains:
@@ -44,10 +54,16 @@ class StagedChains:
 
     def tail(self, partition: TopicPartition) -> Tail | None:
         """The end of a partition's chain, or None if there is no marker (rules 1 and 3)."""
-        return self._tail(partition, self.origin(partition))
+        origin = self.origin(partition)
+        for _ in range(_READ_AGAIN):
+            tail = self._tail(partition, origin)
+            newest = self.origin(partition)
+            if newest == origin:
+                return tail
+            origin = newest
+        raise StoreError(f"the origin of {partition} moves while its markers are read", _WAIT)
 
     def _tail(self, partition: TopicPartition, origin: ChainOrigin | None) -> Tail | None:
-        generation = 0 if origin is None else origin.generation
         for _ in range(_READ_AGAIN):
             listed = [
                 (name, item.size_bytes > 0, item.path)
@@ -62,7 +78,7 @@ class StagedChains:
                     break  # an operator has just put it aside: list again
                 marker = marker_from_bytes(name, data, path)
                 if not is_superseded(marker, origin):
-                    tail = Tail.from_marker(marker, path, digest_of(data), generation)
+                    tail = Tail.from_marker(marker, path, digest_of(data), origin)
                     return (
                         self._tail_of_empty(tail, marker, self._below(listed[number:]), origin)
                         if tail.is_bare
@@ -70,7 +86,7 @@ class StagedChains:
                     )
             else:
                 return None
-        raise StoreError(f"the markers of {partition} disappear while they are read", "wait for the repair in progress")
+        raise StoreError(f"the markers of {partition} disappear while they are read", _WAIT)
 
     def _tail_of_empty(self, tail: Tail, marker: Marker, below: Marker | None, origin: ChainOrigin | None) -> Tail:
         """The tail of a marker that is empty, with the undelivered outboxes that the last one ``below`` it lists.
@@ -98,6 +114,10 @@ class StagedChains:
         """Where a partition's chain starts while it has no marker; None if that is not recorded."""
         return newest_origin(self._store, partition)
 
+    def newest_origins(self, topic: Topic) -> dict[TopicPartition, int]:
+        """The number of the origin that counts, for each chain of a topic that has one."""
+        return newest_numbers(item.path for item in self._store.list(folder_of_topic(topic)))
+
     def begin(self, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
         """Record where a new chain starts; an existing record wins."""
         self._store.create(origin_path(partition), origin_to_bytes(chain_origin))
@@ -112,7 +132,7 @@ class StagedChains:
         return data is not None and digest_of(data) == tail.digest
 
     def has_origin_at(
-        self, partition: TopicPartition, start: Position, generation: int, own: str | None = None
+        self, partition: TopicPartition, start: Position, lineage: Lineage, own: str | None = None
     ) -> bool:
         """Whether a chain without a marker, but for ``own``, still has its origin there (rule 4)."""
         try:
@@ -120,17 +140,23 @@ class StagedChains:
             tail = self._tail(partition, origin)
         except MarkerError:
             return False  # the partition's next start reports it
-        is_moved = origin is not None and (origin.position, origin.generation) != (start, generation)
+        is_moved = origin is not None and (
+            (origin.position, origin.generation, origin.number) != (start, lineage.generation, lineage.origin)
+        )
         return not is_moved and (tail is None or tail.path == own)
 
-    def is_last(self, name: MarkerName, generation: int) -> bool:
-        """Whether no marker of this or a later generation is above a marker."""
+    def is_last(self, name: MarkerName, lineage: Lineage) -> bool:
+        """Whether no marker above a claim belongs to its chain (rule 3)."""
         above = [other for other, _ in listed_markers(self._store, folder_of(name.topic_partition)) if other > name]
-        return not above or (generation > 0 and all(self._is_older(other, generation) for other in above))
+        is_first = lineage.generation == lineage.origin == 0
+        return not above or (not is_first and all(self._is_older(other, lineage) for other in above))
 
-    def _is_older(self, name: MarkerName, generation: int) -> bool:
+    def _is_older(self, name: MarkerName, lineage: Lineage) -> bool:
         data = self._store.read(name.path)
-        return data is None or marker_from_bytes(name, data).is_older_than(generation)
+        if data is None:
+            return True
+        marker = marker_from_bytes(name, data)
+        return marker.is_older_than(lineage.generation) or marker.was_before(lineage.origin)
 
     def is_alone(self, name: MarkerName) -> bool:
         """Whether a marker's partition has no other marker."""

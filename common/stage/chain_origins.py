@@ -24,11 +24,12 @@ Rules:
    the partition's task. After a rewind, every marker below the origin may be settled before a writer reads the chain.
    The origin that a rewind writes therefore has both. An origin with either of them has version 2, because a writer
    that does not know them would continue without them.
-7. An operator's command can make a marker: where a chain starts, or a skip. Such a marker names the number of the
-   origin that counts when the marker is made (0 without an origin). A rewind puts aside all markers that reach beyond
-   the rewind's own origin. If a marker reaches beyond the newest origin and names a lower number, a late request has
-   therefore created it a second time. This marker is a stray too: if the table has no position, loading would start at
-   it. A marker that names no number belongs to the chain.
+7. Each marker with content names the number of the origin that counted when its chain was read (0 without an origin).
+   A rewind puts aside all markers that reach beyond the rewind's own origin. A marker that reaches beyond the newest
+   origin and names a lower number is therefore not part of the chain: the rewind has yet to put it aside, a late
+   request has created it, or its writer does not know of the rewind yet. It is a stray. The rewind thus takes effect
+   for all readers at once, when its origin is created. A marker that names no number, as flushes of older releases,
+   belongs to the chain.
 8. While the table has no position, the records below a rewind's origin are in markers only. The origin therefore says
    where these markers start. If a late request of another repair deletes one of them, the loader sees a gap.
 9. The origin of a new generation has the position that the main table had in the Kafka partition at that time. If the
@@ -43,7 +44,7 @@ from pydantic import TypeAdapter
 
 from common.errors import MarkerError
 from common.ports import ObjectStore
-from common.spans import Position, TopicPartition
+from common.spans import Position, Topic, TopicPartition
 from common.stage.markers import Marker
 from common.stage.merged import ChainPaths, StoredInput, inputs_to_stored, position_from_stored
 from common.stage.stored import Count, StoredOffset, reading, require_known_version
@@ -93,8 +94,7 @@ def is_superseded(marker: Marker, origin: ChainOrigin | None) -> bool:
     manifest = marker.manifest
     if origin is None or manifest is None or manifest.generation > origin.generation:
         return False
-    named = manifest.chain_origin
-    was_put_aside = named is not None and named < origin.number and manifest.span.end > origin.position
+    was_put_aside = marker.was_before(origin.number) and manifest.span.end > origin.position
     return was_put_aside or marker.is_older_than(origin.generation)
 
 
@@ -102,15 +102,25 @@ def origin_path(partition: TopicPartition, number: int = 0) -> str:
     return f"{_PATHS.folder(partition)}{number:020d}.begin"
 
 
-def newest_paths(paths: Iterable[str]) -> dict[TopicPartition, str]:
-    """The path of the origin that counts, for each chain that has origins in a listing."""
-    newest: dict[TopicPartition, tuple[int, str]] = {}
+def folder_of_topic(topic: Topic) -> str:
+    """The folder of the origins of a topic's chains, or of a merged chain's."""
+    return f"{BEGIN}/{topic}/"
+
+
+def newest_numbers(paths: Iterable[str]) -> dict[TopicPartition, int]:
+    """The number of the origin that counts, for each chain that has origins in a listing."""
+    newest: dict[TopicPartition, int] = {}
     for path in paths:
         parsed = _PATHS.parse(path)
         if parsed is not None:
             partition, match = parsed
-            newest[partition] = max((int(match["number"]), path), newest.get(partition, (-1, "")))
-    return {partition: path for partition, (_, path) in newest.items()}
+            newest[partition] = max(int(match["number"]), newest.get(partition, 0))
+    return newest
+
+
+def newest_paths(paths: Iterable[str]) -> dict[TopicPartition, str]:
+    """The path of the origin that counts, for each chain that has origins in a listing."""
+    return {partition: origin_path(partition, number) for partition, number in newest_numbers(paths).items()}
 
 
 def newest_origin(store: ObjectStore, partition: TopicPartition) -> ChainOrigin | None:

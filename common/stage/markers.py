@@ -36,8 +36,8 @@ Rules:
    d. ``undeclared``: fields of records that no column takes, of a sample (common/stage/undeclared.py).
    e. ``violations``: records that break rules of `expect`, by rule, whether they were staged or became dead letters.
       The counts that add up to ``records`` have them already.
-   f. ``chain_origin``: of a marker of an operator's command, the number of the chain origin that it belongs to. So a
-      reader recognizes a marker that a late request has created again (common/stage/chain_origins.py, rule 7).
+   f. ``chain_origin``: the number of the chain origin that the marker belongs to. So a reader recognizes a marker that
+      a rewind puts aside, or that a late request creates after it (common/stage/chain_origins.py, rule 7).
    g. ``previous_digest``: of a flush's marker, a digest of the marker before it, so an emptied marker is not mistaken
       for a hand-made one (common/stage/chain.py, rule 5).
 """
@@ -240,7 +240,7 @@ class Manifest:
     violations: Mapping[str, int] = field(default_factory=dict)
     """Records by the rule of the stream's `expect` that they break (rule 6e); a record may break several."""
     chain_origin: int | None = None
-    """The number of the chain origin that an operator's marker belongs to (rule 6f); None for a flush."""
+    """The number of the chain origin that it belongs to (rule 6f). None in a flush of an older release."""
     offered_by_route: str | None = None
     """In place of ``offered`` where tables gain columns of their own: a STRUCT for each."""
     previous_digest: str | None = None
@@ -301,6 +301,11 @@ class Marker:
     def is_older_than(self, generation: int) -> bool:
         """Whether it is of a lower generation. A marker made by hand belongs to the generation that it is in."""
         return self.manifest is not None and self.manifest.generation < generation
+
+    def was_before(self, origin: int) -> bool:
+        """Whether it names a chain origin with a lower number (common/stage/chain_origins.py, rule 7)."""
+        named = None if self.manifest is None else self.manifest.chain_origin
+        return named is not None and named < origin
 
 
 # The stored form. Pydantic reads it, so the error of a broken marker names the field.

@@ -42,6 +42,8 @@ class StreamLoad:
         committer = Committer(self.context, self._merged)
         self._fence = RollbackFence(self.context, committer)
         self._commits = LoadCommits(self.context, committer, self._merged)
+        self._with_older: frozenset[TopicPartition] = frozenset()
+        """The chains that keep markers from before their origin: their last marker may not be the listing's last."""
 
     def run(self, stop: Callable[[], bool]) -> bool:
         """Load until nothing is left, then settle. Raises KafkaDeltaExpressError, also when only one table failed.
@@ -100,6 +102,7 @@ class StreamLoad:
         )
         for partition, reason in held.items():
             context.reporter.held(partition, reason)
+        self._with_older = frozenset(held)
         markers = [marker for partition in context.listing for marker in context.markers(partition)]
         mover = StrayMover(stage, context.tables.urls, context.identity)
         context.listing, late = mover.put_aside(context.listing, positions, markers)
@@ -147,7 +150,7 @@ class StreamLoad:
 
         now_ms = context.ports.clock.wall_ms()
         keep_ms = int(context.settings.marker_retention_s * 1000)
-        unknown = self._fence.of_unknown_history()
-        listing = {partition: listed for partition, listed in context.listing.items() if partition not in unknown}
+        stay = self._fence.of_unknown_history() | self._with_older
+        listing = {partition: listed for partition, listed in context.listing.items() if partition not in stay}
         settling = Settling(context.ports.stage, context.tables.urls, context.finished, check_again)
         context.reporter.settled(settling.run(listing, context.identity, now_ms, keep_ms))

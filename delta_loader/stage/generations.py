@@ -1,13 +1,13 @@
-"""Markers from before a chain's newest origin: of a topic that no longer exists, or created again by a late request.
+"""Markers from before a chain's newest origin: of a topic that no longer exists, or of before a rewind.
 
 Rules (common/stage/chain_origins.py has the others):
 
 1. A marker of a generation lower than the one the stage has started is neither loadable nor covered: its positions are
    another topic's. It is a stray at any position, and is moved as soon as it is seen. If only the table is ahead of a
-   marker, the marker stays: it belongs to another stage (delta_loader/stage/identity.py). An operator's marker that a
-   rewind had put aside (chain_origins.py, rule 7) is moved too. All stay while a repair of their partition is
-   unfinished, and hold it: the repair moves them itself, and a writer may claim a moved marker's name before both have
-   deleted it.
+   marker, the marker stays: it belongs to another stage (delta_loader/stage/identity.py). What a rewind does not leave
+   in the chain (chain_origins.py, rule 7) is moved too. All stay while a repair of their partition is unfinished, and
+   hold it: the repair moves them itself, and a writer may claim a moved marker's name before both have deleted it.
+   Nothing of such a chain is settled meanwhile.
 2. Writers continue from a partition's highest marker, which is never settled. It must therefore belong to the chain:
    older markers above the chain are moved first. So are older markers at the low end, where they would keep all above
    them.
@@ -15,7 +15,7 @@ Rules (common/stage/chain_origins.py has the others):
    its markers may have the very names that were listed. The next pass reads it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from common.ports import ObjectStore
 from common.spans import TopicPartition
@@ -32,21 +32,22 @@ def put_older_aside(
     stage: Stage,
     listing: Listing,
     origins: Mapping[TopicPartition, ChainOrigin],
-    markers: Iterable[AnyMarker],
+    markers: Collection[AnyMarker],
     tables: Mapping[str, str],
 ) -> tuple[Listing, tuple[Marker, ...], dict[TopicPartition, Held]]:
     """The listing without the markers from before their chains' origins, these markers, and the chains that keep some.
 
-    Only ``markers`` are checked, and, where a chain has a generation, those at the ends of the listing.
+    Only ``markers`` are checked, and, where a chain's origin was moved, those at the ends of the listing.
 
     Raises StoreError.
     """
     held: dict[TopicPartition, Held] = {}
     gone = _to_move(stage, markers, origins, held)
     listing = stage.put_aside(listing, [marker.name for marker in gone])
-    for partition in [partition for partition, origin in origins.items() if origin.generation]:
+    checked = {marker.name for marker in markers}
+    for partition in [partition for partition, origin in origins.items() if origin.generation or origin.number]:
         while partition in listing:
-            ends = {listing[partition].names[0], listing[partition].names[-1]}
+            ends = {listing[partition].names[0], listing[partition].names[-1]} - checked
             read = stage.read(listing, ends, tables)
             strays = _to_move(stage, [marker for markers in read.values() for marker in markers], origins, held)
             if not strays:

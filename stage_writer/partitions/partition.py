@@ -81,7 +81,7 @@ class AssignedPartition:
         """Whether its chain still ends, or begins, where its buffer does. Raises StoreError."""
         if self.tail is not None:
             return stage.chains.is_there(self.tail)
-        return stage.chains.has_origin_at(self.partition, self.buffer.start, self.lineage.generation)
+        return stage.chains.has_origin_at(self.partition, self.buffer.start, self.lineage)
 
     def flush_job(self, stage: ObjectStage, guard: ClaimGuard) -> Job:
         """A job that seals its buffer, with what the buffer's messages changed in the task's state."""

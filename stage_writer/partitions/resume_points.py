@@ -126,7 +126,8 @@ class ResumePoints:
         origin = chain_origin
         if stream.topology is not None:
             origin = replace(origin, state=self._stage.state_at(partition, None, origin))
-        return ResumePoint(None, origin.position, Lineage(origin.generation, origin.topic_id), origin)
+        lineage = Lineage(origin.generation, origin.topic_id, origin.number)
+        return ResumePoint(None, origin.position, lineage, origin)
 
     def _tail(self, partition: TopicPartition, stream: Stream) -> Tail | None:
         """The chain's end, with the state of the partition's task where there is one."""

@@ -193,6 +193,7 @@ class ObjectStage:
             last_record=buffer.last_record,
             undeclared=None if buffer.sample is None else buffer.sample.undeclared_fields(),
             violations=dict(buffer.violations),
+            chain_origin=flush.lineage.origin,
             previous_digest=None if flush.tail is None else flush.tail.digest,
         )
 
@@ -279,7 +280,7 @@ class Job:
         if not self._stage.chains.claim(marker.name, data):
             return LostClaim()
         is_there = self._begins_here(marker.name) if tail is None else self._stage.chains.is_there(tail)
-        moved = not is_there or not self._stage.chains.is_last(marker.name, self._flush.lineage.generation)
+        moved = not is_there or not self._stage.chains.is_last(marker.name, self._flush.lineage)
         if tail is not None and moved and self._stage.chains.withdraw_if_rewound(marker.name, data, tail):
             return LostClaim()
         if not moved and self._state is not None and self._state.files.snapshot != self._state.before.snapshot:
@@ -287,8 +288,7 @@ class Job:
         return Sealed(marker, len(files), sum(file.staged.size_bytes for file in files), moved)
 
     def _begins_here(self, name: MarkerName) -> bool:
-        generation = self._flush.lineage.generation
-        return self._stage.chains.has_origin_at(name.topic_partition, name.start, generation, name.path)
+        return self._stage.chains.has_origin_at(name.topic_partition, name.start, self._flush.lineage, name.path)
 
     def _encode(self) -> list[NewFile]:
         if self._files is None:

@@ -76,6 +76,7 @@ class Staging:
     generation: int = 0
     undeclared: UndeclaredFields | None = None
     violations: dict[str, int] = field(default_factory=dict)
+    chain_origin: int | None = None
     name_of: Callable[[int], str | None] = "n{}".format
     """The row's value of the name column, by its offset."""
 
@@ -186,6 +187,7 @@ class Staging:
             generation=self.generation,
             undeclared=self.undeclared,
             violations=self.violations,
+            chain_origin=self.chain_origin,
         )
         name = MarkerName(topic_partition, span.start)
         self.store(self.stage_url).create(name.path, manifest_to_bytes(topic_partition, manifest))

@@ -11,7 +11,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_position: None if stored is None else Position(stored) → None if False else Position(stored)": (
             "a position is a number of its own to the type checker alone"
         ),
-        "newest_paths: 1 → 2": "no number is below zero",
         "origin_to_bytes: True → False": "no part of an origin has an alias",
         "listed_origin: _newest_path(store, partition) or path → _newest_path(store, partition) or False": (
             "an origin that was read is listed, too: it is never deleted"
@@ -87,7 +86,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "StagedChains._tail_of_empty: below is None or below.manifest is None → below is None or False": (
             "the marker below is one with content"
         ),
-        "StagedChains._tail: 0 → 1 (2)": "no content is one byte long",
+        "StagedChains._tail: 0 → 1": "no content is one byte long",
         "StagedChains._below: self._store.read(path) or b'' → self._store.read(path) or False": (
             "no content, either way"
         ),

@@ -1,4 +1,4 @@
-"""An operator's marker that a late request creates again after a rewind has put it aside."""
+"""A marker that a rewind puts aside: ignored from then on, also where a late request creates it again."""
 
 import json
 from dataclasses import replace
@@ -16,6 +16,10 @@ from common.ports import ObjectStore
 from common.spans import Position
 from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin
 from common.stage.markers import Marker, MarkerName, Origin, manifest_from_bytes, manifest_to_bytes
+from common.tables.urls import comparable
+from delta_loader.ports import in_turn
+from delta_loader.stage.generations import put_older_aside
+from delta_loader.stage.reading import Stage
 from stage_writer.chains import StagedChains
 from tests.builders import instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -58,11 +62,15 @@ def test_operator_s_marker_names_its_origin(staging: Staging, store: ObjectStore
     assert newest_origin(store, staging.source(0)) == ChainOrigin(Position(9), number=1)
 
 
-@pytest.mark.parametrize("by", ["write", "rewind"])
+@pytest.mark.parametrize("by", ["write", "rewind", "flush"])
 def test_marker_recreated_after_a_later_rewind_is_a_stray(staging: Staging, store: ObjectStore, by: str) -> None:
     again = start_at(staging, store, 20)
     if by == "rewind":
         again = required(rewind(staging, store, 9))
+    if by == "flush":
+        staging.chain_origin, staging.previous[0] = 0, Position(19)
+        staging.flush(0, 20, 30)
+        again = staging.flush(0, 30, 40)
     rewind(staging, store, 0)
     operator.make(store, again)
     writer = StagedChains(store)
@@ -71,6 +79,7 @@ def test_marker_recreated_after_a_later_rewind_is_a_stray(staging: Staging, stor
     tables = MemoryDeltaTables()
     (report,) = loader_for(staging, tables).run_pass()
     assert (report.strays, dict(report.held), staging.markers()) == (1, {}, [])
+    staging.chain_origin, staging.previous = 2, {}
     staging.flush(0, 0, 25)
     loader_for(staging, tables).run_pass()
     assert tables.tables[staging.table].transactions == {"orders-0": 24}
@@ -89,6 +98,38 @@ def test_marker_that_a_repair_is_moving_is_left_to_it(staging: Staging, store: O
         assert [held.reason for held in report.held.values()] == ["under_repair"]
     (report,) = loader_for(staging, MemoryDeltaTables()).run_pass()
     assert (report.strays, staging.markers()) == (1, [])
+
+
+def test_rewind_takes_effect_for_all_when_its_origin_is_created(staging: Staging, store: ObjectStore) -> None:
+    """The markers that it has yet to put aside are neither continued nor loaded, and nothing is settled meanwhile."""
+    staging.chain_origin, tables = 0, MemoryDeltaTables()
+    first = staging.flush(0, 0, 10)
+    staging.flush(0, 10, 20)
+    loader_for(staging, tables).run_pass()
+    loader = loader_for(staging, tables, settings_for(staging, marker_retention="0s"))
+    locks = RepairLocks(store, AUTHOR, "0b4a")
+    locks.read_last(staging.source(0))
+    with locks.locked(staging.source(0), "rewind"):
+        operator.begin(store, staging.source(0), ChainOrigin(Position(10), number=1))
+        assert required(StagedChains(store).tail(staging.source(0))).end == 10
+        (report,) = loader.run_pass()
+        assert [held.reason for held in report.held.values()] == ["under_repair"]
+        assert len(staging.markers()) == 2
+    (report,) = loader.run_pass()
+    assert (report.strays, staging.markers()) == (1, [first.name.path])
+
+
+def test_last_marker_of_a_chain_that_was_rewound_is_always_checked(staging: Staging, store: ObjectStore) -> None:
+    """A late one there would be continued, and the chain's own last one settled."""
+    staging.chain_origin = 0
+    staging.flush(0, 0, 10)
+    late = staging.flush(0, 10, 20)
+    rewind(staging, store, 10)
+    operator.make(store, late)
+    stage, (stream,) = Stage(store, in_turn), settings_for(staging).streams
+    tables = {comparable(url): url for url in stream.tables}
+    listing, moved, held = put_older_aside(stage, stage.listing(stream), stage.origins(stream), (), tables)
+    assert (moved, held, len(listing[staging.source(0)].names)) == ((late,), {}, 1)
 
 
 def test_marker_kept_by_a_rewind_is_part_of_the_chain(staging: Staging, store: ObjectStore) -> None:
@@ -131,11 +172,11 @@ def test_superseded_marker_reaches_beyond_a_later_origin(marker: Marker, *, is_s
 
 
 @pytest.mark.parametrize("number", [None, 0, 7])
-def test_origin_number_is_stored_only_in_operators_markers(number: int | None) -> None:
+def test_origin_number_is_stored_if_it_is_known(number: int | None) -> None:
     marker = named(number)
     data = manifest_to_bytes(ORDERS, required(marker.manifest))
     assert manifest_from_bytes(marker.name, data) == marker.manifest
-    assert ("chain_origin" in json.loads(data)) is (number is not None), "a flush costs no bytes"
+    assert ("chain_origin" in json.loads(data)) is (number is not None)
     with pytest.raises(MarkerError, match="chain_origin"):
         manifest_from_bytes(marker.name, json.dumps({**json.loads(data), "chain_origin": -1}).encode())
 

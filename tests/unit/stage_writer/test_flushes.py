@@ -157,7 +157,7 @@ def test_marker_accounts_for_every_record(world: World, tables: Tables) -> None:
     census = FieldCensus(ROWS)
     census.records, census.undeclared["more"] = 12, 5
     buffer.add_sample(census)
-    job = stage_of(world, tables).flush_job(flush_of(world, buffer, BEFORE, Lineage(2, "id")), always)
+    job = stage_of(world, tables).flush_job(flush_of(world, buffer, BEFORE, Lineage(2, "id", 3)), always)
     outcome = job.run()
     assert isinstance(outcome, Sealed)
     assert outcome.marker == marker_from_bytes(NAME, world.store.read(NAME.path) or b"")
@@ -183,6 +183,7 @@ def test_marker_accounts_for_every_record(world: World, tables: Tables) -> None:
         last_record=LastRecord(29, 2_000, 7),
         undeclared=UndeclaredFields(12, {"more": 5}, census.others),
         violations={"positive": 6},
+        chain_origin=3,
         previous_digest="digest",
     )
     main, letters = manifest.tables

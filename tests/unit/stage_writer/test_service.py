@@ -22,7 +22,7 @@ from common.stage.paused import StreamPart
 from common.stage.paused_streams import PausedStreams
 from common.storage.store import FsspecStore
 from stage_writer.assignment import CHECK_HELD_EVERY_S, GIVE_UP_AFTER_S
-from stage_writer.background import LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S
+from stage_writer.background import LIST_ORIGINS_S, LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S
 from stage_writer.chains import StagedChains
 from stage_writer.convert import StreamConverter
 from stage_writer.loop import StageWriter
@@ -151,6 +151,11 @@ class World:
             key=itemgetter(0),
         )
 
+    def origins(self) -> list[int | None]:
+        """The number of the origin that each marker names."""
+        markers = manifests(self.store, f"done/{FIRST.topic}/{FIRST.partition}")
+        return [marker.chain_origin for marker in sorted(markers, key=lambda marker: marker.span.start)]
+
     def spans(self, partition: TopicPartition = FIRST) -> list[tuple[int, int]]:
         return [(start, end) for start, end, *_ in self.chain(partition)]
 
@@ -159,7 +164,7 @@ class World:
 
 
 def write_origin(world: World, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
-    world.store.write(origin_path(partition), origin_to_bytes(chain_origin))
+    world.store.write(origin_path(partition, chain_origin.number), origin_to_bytes(chain_origin))
 
 
 def test_flush_records_the_topic_id(tmp_path: Path) -> None:
@@ -260,6 +265,24 @@ def test_idle_partition_is_restaged_after_a_rewind(tmp_path: Path) -> None:
     assert world.chain() == [(0, 10, "first", 0)]
 
 
+def test_rewind_to_a_partition_s_own_end_is_noticed(tmp_path: Path) -> None:
+    """It removes nothing that the partition continues from, and what is staged by the earlier origin is a stray."""
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    world.store.create(origin_path(FIRST, 1), origin_to_bytes(ChainOrigin(Position(10))))
+    world.group.ends[FIRST] = 20
+    world.steps()
+    assert world.origins() == [0, 0], "origins are not listed in every step"
+    world.after(LIST_ORIGINS_S, 30)
+    world.group.ends[FIRST] = 30
+    world.steps()
+    assert world.spans() == [(0, 10), (10, 20)], "nothing continues the stray"
+    world.store.delete([MarkerName(FIRST, Position(10)).path])  # as the rewind or a loader does, after its copy
+    world.steps(30)
+    assert world.spans() == [(0, 10), (10, 30)]
+    assert world.origins() == [0, 1]
+
+
 def test_partition_without_markers_notices_a_rewind_of_its_origin(tmp_path: Path) -> None:
     """No marker shows it: the stream started at its topic's end, and the rewind moves it to the first record."""
     world = World(tmp_path, {FIRST: 10}, "latest")
@@ -274,10 +297,11 @@ def test_partition_without_markers_notices_a_rewind_of_its_origin(tmp_path: Path
 def test_partition_with_buffered_records_notices_a_rewind_before_its_first_claim(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 10}, "latest")
     world.steps()
-    write_origin(world, FIRST, ChainOrigin(Position(0)))
+    write_origin(world, FIRST, ChainOrigin(Position(0), number=1))
     world.group.ends[FIRST] = 12
     world.steps()
     assert world.chain() == [(0, 12, "first", 0)]
+    assert world.origins() == [1]
 
 
 def test_idle_partition_keeps_its_position_if_its_chain_is_unreadable(

@@ -17,6 +17,7 @@ from common.stage.markers import MarkerName, TableKind, late_path, stray_path
 from common.stage.notifications import notification_path
 from common.storage.store import FsspecStore
 from stage_writer.chain_end import Lineage, Tail
+from stage_writer.chains import StagedChains
 from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
 from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
 from stage_writer.ports import (
@@ -30,7 +31,7 @@ from stage_writer.ports import (
     Sealed,
 )
 from stage_writer.stage.staging import Job, ObjectStage
-from tests.builders import settings_of
+from tests.builders import instance, required, settings_of
 from tests.fakes.clock import IdleClock
 from tests.fakes.stores import TrappedStore, acting, failing
 from tests.fakes.writers import always
@@ -62,12 +63,13 @@ class World:
         stage: ObjectStage | None = None,
         *,
         generation: int = 0,
+        lineage: Lineage | None = None,
         guard: ClaimGuard = always,
     ) -> Job:
         buffer = Buffer.begin(Position(start), [self.format])
         rows = pa.table({"n": list(range(start, end))}, schema=self.format.arrow_schema)
         buffer.add(StagedRows(Position(end), end - start, 0, {}, None, (rows,)), now_s=0.0)
-        flush = FlushIdentity(SOURCE, self.stream, buffer, tail, Lineage(generation))
+        flush = FlushIdentity(SOURCE, self.stream, buffer, tail, lineage or Lineage(generation))
         return (stage or self.stage()).flush_job(flush, guard)
 
     def seal(self, start: int, end: int, tail: Tail | None, *, generation: int = 0) -> Sealed:
@@ -328,8 +330,17 @@ def test_only_markers_of_an_older_generation_may_be_above_a_claim(
 
 def test_every_marker_above_a_claim_must_be_of_an_older_generation(world: World) -> None:
     world.seal(30, 40, world.seal(20, 30, None).tail, generation=1)
-    assert not world.stage().chains.is_last(MarkerName(SOURCE, Position(10)), 1)
-    assert world.stage().chains.is_last(MarkerName(SOURCE, Position(10)), 2)
+    assert not world.stage().chains.is_last(MarkerName(SOURCE, Position(10)), Lineage(1))
+    assert world.stage().chains.is_last(MarkerName(SOURCE, Position(10)), Lineage(2))
+
+
+def test_every_marker_above_a_claim_must_be_of_an_older_origin(world: World) -> None:
+    """A claim after a rewind is continued, though a late request has created a marker above it."""
+    world.store.create(origin_path(SOURCE, 4), origin_to_bytes(ChainOrigin(Position(20))))
+    above = world.job(20, 30, None, lineage=Lineage(origin=4)).run()
+    assert required(instance(Sealed, above).marker.manifest).chain_origin == 4
+    assert not world.stage().chains.is_last(MarkerName(SOURCE, Position(10)), Lineage(origin=4))
+    assert world.stage().chains.is_last(MarkerName(SOURCE, Position(10)), Lineage(origin=5))
 
 
 def test_new_generation_does_not_continue_from_old_markers(world: World) -> None:
@@ -507,6 +518,39 @@ def test_chain_that_vanishes_during_the_read_is_an_error(world: World) -> None:
         world.vanishing(*range(6)).chains.tail(SOURCE)
 
 
+def test_chain_s_end_names_its_newest_origin(world: World) -> None:
+    """What is claimed next belongs to that one: the number is of the origin, or a later one, if that was lost."""
+    world.job(0, 10, None, lineage=Lineage(origin=2)).run()
+    chains = world.stage().chains
+    assert required(chains.tail(SOURCE)).lineage.origin == 2
+    world.store.create(origin_path(SOURCE, 3), origin_to_bytes(ChainOrigin(Position(10))))
+    assert required(chains.tail(SOURCE)).lineage.origin == 3
+    world.store.create("done/orders/0/11.done", b"")
+    assert required(chains.tail(SOURCE)).lineage.origin == 3
+    other = TopicPartition(Topic("orders_2"), Partition(0))
+    world.store.create(origin_path(other, 9), b"")
+    assert chains.newest_origins(SOURCE.topic) == {SOURCE: 3}, "of the topic's chains alone"
+
+
+def test_chain_is_read_again_if_its_origin_moves_meanwhile(world: World) -> None:
+    """What is staged after it would name an origin that no longer counts."""
+    assert required(world.seal(0, 10, None).marker.manifest).chain_origin == 0
+    numbers = itertools.count(1)
+
+    def move() -> None:
+        world.store.create(origin_path(SOURCE, next(numbers)), origin_to_bytes(ChainOrigin(Position(5))))
+
+    def chains(times: int) -> StagedChains:
+        return world.stage(
+            TrappedStore(world.store.url, before=acting("list", move, below="done/", times=times))
+        ).chains
+
+    assert required(chains(0).tail(SOURCE)).lineage.origin == 0
+    assert chains(1).tail(SOURCE) is None, "a rewind to 5 leaves nothing of [0, 10)"
+    with pytest.raises(StoreError, match="the origin of orders/0 moves while its markers are read"):
+        chains(10).tail(SOURCE)
+
+
 def test_loader_notification_is_named_after_the_writer(world: World) -> None:
     world.stage().put_notification("orders")
     assert [stored.path for stored in world.store.list("news/")] == [notification_path("orders", "w")]
@@ -518,7 +562,7 @@ def test_vanished_marker_above_a_claim_matters_only_in_the_first_generation(
 ) -> None:
     world.seal(20, 30, None)
     name = MarkerName(SOURCE, Position(10))
-    assert world.vanishing(20).chains.is_last(name, generation) is is_last
+    assert world.vanishing(20).chains.is_last(name, Lineage(generation)) is is_last
 
 
 def test_non_marker_file_is_not_above_a_claim(world: World) -> None:
