@@ -81,6 +81,9 @@ def settings_of_columns(stream: Stream) -> dict[str, str]:
         keys[stream.merge.soft_delete] = "merge.soft_delete"
     if stream.merge is not None and stream.merge.history:
         keys |= dict.fromkeys(HISTORY_COLUMNS, "merge.sequence")
+    element = element_column_of(stream)
+    if element is not None and stream.shaping.explode not in stream.shaping.derive:
+        keys[element] = "explode"
     return {name.casefold(): key for name, key in keys.items()}
 
 

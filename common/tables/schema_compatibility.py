@@ -11,6 +11,7 @@ Rules:
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from common.schema.ddl import type_to_ddl
 from common.schema.types import INTEGER_BITS, ArrayType, DataType, DecimalType, MapType, Primitive, StructType
@@ -31,19 +32,33 @@ def columns_text(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def type_problems(table: StructType, staged: StructType) -> Iterator[tuple[str, str]]:
-    """The difference of each staged column whose values the table's type can never take, and the table's column.
+def partitioning_setting(table: Sequence[str], staged: StructType) -> str:
+    """What a stream has to say for files of the table's partitioning."""
+    setting = f"partition_by: [{', '.join(table)}]"
+    missing = [name for name in table if name not in staged.names]
+    return f"{setting} with {' and '.join(missing)} among the stream's columns" if missing else setting
 
-    Columns that the table lacks are left out: they can be added.
-    """
+
+@dataclass(frozen=True, slots=True)
+class TypeProblem:
+    """A column whose staged values the table's type can never take."""
+
+    message: str
+    column: str
+    table: DataType
+    staged: DataType
+
+
+def type_problems(table: StructType, staged: StructType) -> Iterator[TypeProblem]:
+    """The differences of each such column. Columns that the table lacks are left out: they can be added."""
     for field in staged:
         there = table.field(field.name)
         if there is not None:
             for problem in _problems(field.name, there.type, field.type):
-                yield problem, f"{field.name} {type_to_ddl(there.type)}"
+                yield TypeProblem(problem, field.name, there.type, field.type)
 
 
-def columns_setting(wanted: Sequence[str], settings: Mapping[str, str]) -> str:
+def columns_setting(problems: Sequence[TypeProblem], settings: Mapping[str, str]) -> str:
     """What a stream has to say for columns of a table that it gives other types.
 
     ``settings`` has the keys of the settings that make columns, by the columns' names in lower case. The others are
@@ -51,19 +66,26 @@ def columns_setting(wanted: Sequence[str], settings: Mapping[str, str]) -> str:
     """
     declared: list[str] = []
     made: dict[str, str] = {}
-    for column in dict.fromkeys(wanted):
-        name, _, kind = column.partition(" ")
+    for problem in {problem.column: problem for problem in problems}.values():
+        name, kind = problem.column, type_to_ddl(problem.table)
         key = settings.get(name.casefold())
-        if key is None:
-            declared.append(column)
+        if key == "explode":
+            if problem.table == ArrayType(problem.staged):
+                made[name] = "explode: null"
+            else:
+                declared.append(f"{name} ARRAY<{kind}>")
+        elif key is None and problem.staged == ArrayType(problem.table) and "explode" not in settings.values():
+            made[name] = f"explode: {name}"
+        elif key is None:
+            declared.append(f"{name} {kind}")
         elif key == "merge.sequence":
             if name != IS_CURRENT:
                 none = "none, or " if kind == type_to_ddl(Primitive.TIMESTAMP) else ""
                 made[key] = f"the merge.sequence of the table's versions ({none}a column of type {kind})"
         elif key.startswith("derive."):
-            made[column] = f"an expression of type {kind} in {key} (CAST(… AS {kind}))"
+            made[name] = f"an expression of type {kind} in {key} (CAST(… AS {kind}))"
         else:
-            made[column] = f"another column in {key}"
+            made[name] = f"another column in {key}"
     texts = list(made.values())
     if declared:
         named = ", ".join(declared)

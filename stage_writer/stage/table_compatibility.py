@@ -28,7 +28,12 @@ from common.stage.markers import DONE
 from common.stage.versions import COLUMNS
 from common.storage.store import prove_writable
 from common.tables.delta_log import read_table_state
-from common.tables.schema_compatibility import columns_setting, partitioning_problem, type_problems
+from common.tables.schema_compatibility import (
+    columns_setting,
+    partitioning_problem,
+    partitioning_setting,
+    type_problems,
+)
 from common.tables.state import TableState
 from common.tables.table_features import appended_for
 from common.tables.urls import comparable
@@ -51,15 +56,16 @@ class Incompatibility:
 def incompatibility(table: TableFormat, state: TableState) -> Incompatibility | None:
     """The rows' columns that the table, as it is, can never accept (rule 3). Raises SchemaError for an unknown type."""
     problems, settings = list[str](), list[str]()
+    staged = schema_from_json(table.schema)
     is_added = not table.waits and appended_for(state) is None
     problem = partitioning_problem(state.partition_by, table.partition_by) if is_added else None
     if problem is not None:
         problems.append(problem)
-        settings.append(f"partition_by: [{', '.join(state.partition_by)}]")
-    columns = list(type_problems(schema_from_json(state.schema), schema_from_json(table.schema)))
+        settings.append(partitioning_setting(state.partition_by, staged))
+    columns = list(type_problems(schema_from_json(state.schema), staged))
     if columns:
-        problems += [what for what, _ in columns]
-        settings.append(columns_setting([column for _, column in columns], table.settings))
+        problems += [column.message for column in columns]
+        settings.append(columns_setting(columns, table.settings))
     if not problems:
         return None
     return Incompatibility(

@@ -29,7 +29,12 @@ from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
 from common.tables.changes import HISTORY_COLUMNS, IS_CURRENT
-from common.tables.schema_compatibility import columns_setting, partitioning_problem, type_problems
+from common.tables.schema_compatibility import (
+    columns_setting,
+    partitioning_problem,
+    partitioning_setting,
+    type_problems,
+)
 from common.tables.table_features import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.load_modes.casting import cast_type, staged_form
@@ -98,13 +103,13 @@ def remedy_for(
         remedies.append(
             f"{statement}; or set evolution: add, so that the loader adds them{without}; or change {otherwise}"
         )
-    wanted = [column for _, column in type_problems(there, columns)]
+    wanted = list(type_problems(there, columns))
     written = [columns_setting(wanted, settings or {})] if wanted else []
     renamed = ", ".join(_renamed("", there, columns))
     if renamed:
         written.append(f"rename: {{{renamed}}}")
     if not load_mode.through_spark and table.partition_by != staged.partition_by:
-        written.append(f"partition_by: [{', '.join(table.partition_by)}]")
+        written.append(partitioning_setting(table.partition_by, columns))
     if written:
         remedies.append(
             "ALTER TABLE cannot change this, so the stream has to match the table: set "

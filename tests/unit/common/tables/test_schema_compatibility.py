@@ -2,12 +2,18 @@
 
 import pytest
 
-from common.schema import StructType, parse_ddl
-from common.tables.schema_compatibility import partitioning_problem, type_problems
+from common.schema import parse_ddl
+from common.tables.schema_compatibility import (
+    TypeProblem,
+    columns_setting,
+    partitioning_problem,
+    partitioning_setting,
+    type_problems,
+)
 
 
-def problems(table: str, staged: str) -> list[tuple[str, str]]:
-    return list(type_problems(StructType(tuple(parse_ddl(table))), StructType(tuple(parse_ddl(staged)))))
+def problems(table: str, staged: str) -> list[TypeProblem]:
+    return list(type_problems(parse_ddl(table), parse_ddl(staged)))
 
 
 @pytest.mark.parametrize(
@@ -33,16 +39,41 @@ def problems(table: str, staged: str) -> list[tuple[str, str]]:
 def test_only_related_types_are_read_as_each_other(table: str, staged: str, within: str, *, fits: bool) -> None:
     differences = problems(f"c {within.format(table)}", f"c {within.format(staged)}, new {staged}")
     assert bool(differences) is not fits
-    assert all(problem.startswith("the column c") for problem, _ in differences)
+    assert all(problem.message.startswith("the column c") for problem in differences)
 
 
 def test_keys_of_a_map_are_compared() -> None:
-    assert problems("m MAP<STRING, INT>", "m MAP<INT, INT>") == [
-        ("the column m.key is STRING, staged as INT", "m MAP<STRING, INT>")
-    ]
+    (problem,) = problems("m MAP<STRING, INT>", "m MAP<INT, INT>")
+    assert problem.message == "the column m.key is STRING, staged as INT"
+    assert columns_setting([problem], {}).startswith("m MAP<STRING, INT> in columns ")
 
 
 def test_partitioning_is_the_same_in_the_same_order() -> None:
     assert partitioning_problem(["a", "b"], ("a", "b")) is None
     assert partitioning_problem(["a", "b"], ["b", "a"]) == "it is partitioned by a, b, staged by b, a"
     assert partitioning_problem([], ["a"]) == "it is partitioned by nothing, staged by a"
+
+
+@pytest.mark.parametrize(
+    ("table", "staged", "exploded", "setting"),
+    [
+        ("ARRAY<STRUCT<n: INT>>", "STRUCT<n: INT>", "items", "explode: null"),
+        ("STRUCT<n: INT>", "ARRAY<STRUCT<n: INT>>", "", "explode: items"),
+        ("ARRAY<STRING>", "INT", "items", "items ARRAY<ARRAY<STRING>> in columns"),
+        ("STRING", "INT", "items", "items ARRAY<STRING> in columns"),
+        ("STRING", "ARRAY<INT>", "", "items STRING in columns"),
+        ("INT", "ARRAY<INT>", "others", "items INT in columns"),
+    ],
+)
+def test_remedy_of_a_difference_that_explode_makes_changes_explode(
+    table: str, staged: str, exploded: str, setting: str
+) -> None:
+    """With `explode` a column has the type of the elements, and `columns` that of the array."""
+    differences = problems(f"items {table}", f"items {staged}")
+    assert columns_setting(differences, {exploded: "explode"} if exploded else {}).startswith(setting)
+
+
+def test_partition_column_that_the_stream_lacks_is_named() -> None:
+    assert partitioning_setting(["a", "b"], parse_ddl("b INT, a INT")) == "partition_by: [a, b]"
+    renamed = partitioning_setting(["a", "b"], parse_ddl("b INT, c INT"))
+    assert renamed == "partition_by: [a, b] with a among the stream's columns"

@@ -73,6 +73,11 @@ def test_remedy_for_a_difference_has_its_commands() -> None:
     assert "--below-table" in stage_again(starts, below_table=True)
 
 
+def test_remedy_for_a_partition_column_that_is_not_staged_names_it() -> None:
+    table, staged = shape("a INT, b INT", "a"), shape("b INT, c INT", "c")
+    assert "partition_by: [a] with a among the stream's columns" in remedy_for(table, staged, "/t", "columns")
+
+
 def test_remedy_for_another_case_is_a_rename() -> None:
     table = shape("userId INT, s STRUCT<userId: INT>, _KAFKA_OFFSET BIGINT")
     remedy = remedy_for(table, shape("userid INT, s STRUCT<USERID: INT>, _kafka_offset BIGINT"), "/t", "columns")

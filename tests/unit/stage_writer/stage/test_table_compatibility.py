@@ -84,6 +84,13 @@ def test_column_type_that_the_table_cannot_take_is_refused_by_name(table: str, s
             "id INT, qty STRING, day STRING",
             "qty STRING in columns (with coerce: lenient, where records have another type) and an expression of type ",
         ),
+        ({"columns": "items ARRAY<INT>", "explode": "items"}, "items ARRAY<INT>", "explode: null in the stream"),
+        ({"columns": "items ARRAY<INT>"}, "items INT", "explode: items in the stream"),
+        (
+            {"columns": "lines ARRAY<INT>", "rename": {"lines": "items"}, "explode": "lines"},
+            "items ARRAY<INT>",
+            "explode: null in the stream",
+        ),
     ],
 )
 def test_remedy_names_the_setting_that_makes_the_column(stream: dict[str, Any], table: str, remedy: str) -> None:
@@ -116,6 +123,11 @@ def test_other_partitioning_is_refused_with_the_tables_partitioning() -> None:
     assert refused is not None
     assert "it is partitioned by day, staged by sku" in refused.problem
     assert "partition_by: [day]" in refused.remedy
+    refused = refusal(
+        {**stream, "columns": "date STRING, sku STRING"}, state_of(f"day STRING, sku STRING{KAFKA}", ("day",))
+    )
+    assert refused is not None
+    assert "partition_by: [day] with day among the stream's columns" in refused.remedy
 
 
 @pytest.mark.parametrize("case", ["load is append", "a constraint"])
