@@ -212,7 +212,7 @@ def _keys(place: tuple[int | str, ...]) -> tuple[int | str, ...]:
 
 def _sentence(path: tuple[int | str, ...], detail: ErrorDetails, references: References) -> str:
     kind = detail["type"]
-    context = detail.get("ctx", {})
+    context = {name: _without_point(value) for name, value in detail.get("ctx", {}).items()}
     if kind == "extra_forbidden":
         return _unknown_key(path)
     if kind == "missing":
@@ -254,7 +254,12 @@ def _shown(path: tuple[int | str, ...], value: object, references: References) -
     if isinstance(value, (dict, list)):
         plain = in_line(masked)
         return plain if len(plain) <= _SHOWN_CHARACTERS else ""
-    return MASK if masked == MASK else repr(masked)
+    return MASK if masked == MASK else repr(_without_point(masked))
+
+
+def _without_point(value: object) -> object:
+    """A number as a person writes it: a duration is parsed to a float, of which ``0s`` has nothing."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def in_line(value: object) -> str:

@@ -512,7 +512,10 @@ WRONG = {
     "a missing section": (yaml.safe_dump({"kafka": {"bootstrap.servers": "a"}}), ["stage is missing", "streams"]),
     "a missing key": (MINIMAL.replace("table: /data/orders, ", ""), ["streams[0].table (orders) is missing"]),
     "an invalid duration": (with_section(writer={"flush_after": "1 minute"}), ["flush_after", "'1 minute'", "60s"]),
-    "a zero duration": (with_section(writer={"flush_after": "0s"}), ["writer.flush_after", "too small"]),
+    "a zero duration": (
+        with_section(writer={"flush_after": "0s"}),
+        ["writer.flush_after: 0 is too small; it must be more than 0\n"],
+    ),
     "an invalid size": (
         with_section(writer={"flush_bytes": "128 megs"}),
         ["writer.flush_bytes", "'128 megs'", "128MiB"],
