@@ -8,6 +8,8 @@ Writers open a URL with fsspec and the loader with Hadoop. Each interprets a mis
 import difflib
 import re
 
+_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "wasbs"}
+"""Schemes that name the same place as another one: by another client, or with another transport."""
 _CATALOG_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}")
 
 
@@ -17,10 +19,9 @@ def is_catalog_name(table: str) -> bool:
 
 
 def comparable(url: str) -> str:
-    """A table's URL normalized: without a closing slash, Spark's name for S3, and Java's for a file."""
-    for alias in ("s3a://", "s3n://"):
-        if url.startswith(alias):
-            url = "s3://" + url.removeprefix(alias)
+    """A table's URL normalized: without a closing slash, another name of its scheme, and Java's form for a file."""
+    scheme, separator, path = url.partition("://")
+    url = _SAME_SCHEME.get(scheme, scheme) + separator + path
     if url.startswith("file:/") and not url.startswith("file://"):
         url = url.removeprefix("file:")
     return url.removeprefix("file://").rstrip("/")

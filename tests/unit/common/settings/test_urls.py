@@ -57,6 +57,7 @@ WRONG = {
     ("url", "same"),
     [
         ("s3a://lake/t/", "s3://lake/t"), ("s3n://lake/t", "s3://lake/t"), ("s3://lake/t", "s3://lake/t"),
+        ("gcs://lake/t", "gs://lake/t"), ("abfs://a@b.net/t", "abfss://a@b.net/t"), ("wasb://a@b/t/", "wasbs://a@b/t"),
         ("file:/lake/t", "/lake/t"), ("file:///lake/t/", "/lake/t"), ("/lake/t", "/lake/t"),
     ],
 )  # fmt: skip
