@@ -106,6 +106,14 @@ TESTS = {
         f"{_LOADER}/load/test_merged_loads.py",
         "tests/unit/test_generations.py",
     ),
+    "bootstrap.apply.partition_state": (
+        "tests/unit/bootstrap/apply/test_partition_state.py",
+        "tests/unit/bootstrap/plans/test_plans.py",
+        "tests/unit/common/stage/test_put_aside.py",
+        "tests/unit/test_emptied_markers.py",
+        f"{_LOADER}/load/test_merged_loads.py",
+        *_NEW_CHAINS,
+    ),
     "bootstrap.apply.repair_lock": (
         "tests/unit/bootstrap/apply/test_repair_lock.py",
         "tests/unit/bootstrap/test_accept.py",
