@@ -202,3 +202,39 @@ def test_full_store_needs_space(monkeypatch: pytest.MonkeyPatch, number: int) ->
     with pytest.raises(StoreError) as caught:
         FsspecStore(f"memory://{uuid.uuid4().hex}").write("object", b"")
     assert (type(caught.value), caught.value.remedy.partition(";")[0]) == (StoreError, "free some space")
+
+
+def test_file_that_vanishes_during_a_scan_does_not_end_it(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.parquet").touch()
+    first, second, third = (entry.name for entry in os.scandir(tmp_path))
+    scanned = FsspecStore(str(tmp_path)).scan("")
+    assert next(scanned).path == first
+    (tmp_path / second).unlink()
+    assert [item.path for item in scanned] == [third]
+
+
+def test_files_behind_a_symbolic_link_are_not_scanned(tmp_path: Path) -> None:
+    """They are not the table's, and a clean-up must not remove them."""
+    table, elsewhere = tmp_path / "table", tmp_path / "elsewhere"
+    for folder in (table, elsewhere):
+        folder.mkdir()
+        (folder / "part.parquet").touch()
+    (table / "link").symlink_to(elsewhere)
+    (table / "loop").symlink_to(table)
+    assert [item.path for item in FsspecStore(str(table)).scan("")] == ["part.parquet"]
+
+
+def test_file_left_by_a_crash_is_hidden_from_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark reads all files of a folder whose names do not begin with a dot."""
+    during: list[str] = []
+    link = os.link
+
+    def watched(source: str, target: str) -> None:
+        during.extend(path.name for path in tmp_path.iterdir())
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", watched)
+    FsspecStore(str(tmp_path)).create("part.parquet", b"1")
+    assert [name[0] for name in during] == ["."]
+    assert [path.name for path in tmp_path.iterdir()] == ["part.parquet"]
