@@ -19,13 +19,13 @@ NOW_S = 1_000.0
 class Broker:
     def __init__(self, topic_id: str = "own", meanwhile: Callable[[], None] = lambda: None) -> None:
         self.asked = 0
-        self._topic_id = topic_id
+        self.topic_id = topic_id
         self._meanwhile = meanwhile
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         self.asked += 1
         self._meanwhile()
-        return dict.fromkeys(topics, self._topic_id)
+        return dict.fromkeys(topics, self.topic_id)
 
 
 def test_one_broker_response_serves_all_flushes_read_before_the_request() -> None:
@@ -77,7 +77,8 @@ class Writer:
         self.clock = HandClock(NOW_S)
         self.assigned = self.assign()
         self.by_partition = {SOURCE: self.assigned}
-        topics = TopicMonitor(Broker().topic_ids, self.clock)
+        self.broker = Broker()
+        topics = TopicMonitor(self.broker.topic_ids, self.clock)
         self.guards = ClaimGuards(self.by_partition, topics, self.clock, session_s=30)
         self.guards.polled(NOW_S)
         self.guard = self.guards.of(self.assigned)
@@ -114,3 +115,11 @@ def test_process_silent_for_a_session_claims_only_after_a_later_poll() -> None:
     assert writer.after(10) is ClaimVerdict.WAIT
     writer.guards.polled(writer.clock.now_s)
     assert writer.guard() is ClaimVerdict.CLAIM
+
+
+def test_topic_recreated_between_two_flushes_is_detected_by_the_second() -> None:
+    writer = Writer()
+    assert writer.guard() is ClaimVerdict.CLAIM
+    writer.clock.now_s += 1
+    writer.broker.topic_id = "other"
+    assert writer.guards.of(writer.assigned)() == OtherTopic("other")
