@@ -19,9 +19,13 @@ from common.spans import Partition, Topic, TopicPartition
 from common.stage.versions import AgreedColumns, agreed_columns, latest
 from common.storage.store import FsspecStore
 from common.tables.state import TableState
-from common.tables.stream_columns import columns_as_agreed, found_columns, with_columns_of_files
+from common.tables.stream_columns import columns_as_agreed, found_columns, record_columns, with_columns_of_files
+from delta_loader.check_result import Level
+from delta_loader.checks.preflight import Preflight
 from delta_loader.load.report import StreamReport
+from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
+from delta_loader.stage.reading import Stage
 from stage_writer.columns.finding import ColumnDiscovery, ColumnFinder, columns_text
 from stage_writer.columns.following import LOOK_AT_TABLES_S, CoveredSchemas, FollowedColumns, PendingConverter
 from stage_writer.columns.wiring import pending
@@ -240,6 +244,32 @@ def test_stream_uses_its_table_s_partitioning(tmp_path: Path) -> None:
     world.writer().produce({"id": 1, "day": "monday"})
     (manifest,) = manifests(world.stage)
     assert manifest.tables[0].partition_by == ("day",)
+
+
+def test_partitioning_of_the_settings_precedes_the_table_s(tmp_path: Path) -> None:
+    world = from_table(tmp_path, partition_by=["id"])
+    world.commit("id BIGINT, day STRING", "day")
+    assert required(world.finder(Sample([])).known()).layout.partition_by == ("id",)
+
+
+def test_columns_that_delta_makes_are_not_a_record_s(tmp_path: Path) -> None:
+    (stream,) = from_table(tmp_path).settings.streams
+    fields = [
+        {"name": name, "type": "long", "nullable": True, "metadata": metadata}
+        for name, metadata in (
+            ("id", {"comment": "of the order"}),
+            ("year", {"delta.generationExpression": "id / 100"}),
+            ("number", {"delta.identity.start": 1, "delta.identity.step": 1}),
+        )
+    ]
+    assert record_columns(stream, json.dumps({"type": "struct", "fields": fields})).names == ("id",)
+
+
+def test_type_of_the_table_precedes_one_inferred_by_a_stream_that_widens(tmp_path: Path) -> None:
+    (stream,) = from_records(tmp_path, evolution="widen").settings.streams
+    agreed = AgreedColumns("orders", 1, parse_ddl("id BIGINT, name STRING"), "from_records", 0)
+    table = TableState(0, "id", schema_to_json(parse_ddl("id INT")), (), {}, 1, 2, frozenset())
+    assert columns_as_agreed(stream, agreed, table).record.columns == "id INT, name STRING"
 
 
 @pytest.mark.parametrize("columns", [None, "_kafka_offset BIGINT"])
@@ -523,6 +553,16 @@ def test_check_shows_inferred_columns(tmp_path: Path) -> None:
     assert columns_text(stream, world.finder(Sample([])).preview()).endswith("they are inferred from the first records")
     preview = world.finder(Sample([{"id": 1}])).preview()
     assert columns_text(stream, preview) == "ok: orders: from_records: id BIGINT"
+
+
+def test_table_is_checked_with_its_own_columns_until_writers_agree_on_some(tmp_path: Path) -> None:
+    world = from_records(tmp_path)
+    world.commit("id BIGINT, name STRING")
+    stage = Stage(world.stage, in_turn)
+    checks = Preflight(world.settings, world.stage, stage, FsspecStore, lambda _: None, world.clock).checks()
+    columns = [(check.level, check.message) for check in checks if check.name == "columns"]
+    assert (Level.OK, "orders: from_records: id BIGINT, name STRING") in columns
+    assert {level for level, _ in columns} == {Level.OK}
 
 
 def test_columns_default_to_from_records() -> None:
