@@ -5,6 +5,7 @@ import json
 import pytest
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import Origin
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, counts_of
 from tests.builders import required
@@ -62,3 +63,9 @@ def test_marker_that_is_loaded_in_part_is_not_counted() -> None:
     )
     given_up = counts_of([by_hand(8), by_hand(9), flush(10, 20), by_hand(20)], Position(8), "/t")
     assert required(given_up).given_up == (Span(Position(8), Position(10)), Span(Position(20), Position(21)))
+
+
+@pytest.mark.parametrize("origin", [Origin.SKIP, Origin.BOOTSTRAP])
+def test_positions_that_an_operator_declared_done_are_not_proved(origin: Origin) -> None:
+    counted = counts_of([flush(0, 10), flush(10, 15, origin=origin), flush(15, 20)], Position(0), "/t")
+    assert required(counted).given_up == (Span(Position(10), Position(15)),)

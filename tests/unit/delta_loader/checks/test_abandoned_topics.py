@@ -131,7 +131,8 @@ def test_markers_that_may_already_be_loaded_need_a_manual_check(
     payments.flush(1, 0, 10)
     world.loaded()
     unproved = frozenset({(payments.source(0), 0), (payments.source(1), 0)})
-    own = CommitMetadata("a", "orders", {}, None, positions={orders.source(0): Position(10)}, unproved=unproved)
+    loaded, positions = {orders.source(0): span(0, 10)}, {orders.source(0): Position(10)}
+    own = CommitMetadata("a", "orders", loaded, None, positions=positions, unproved=unproved)
     oldest = LoggedCommit(9, "WRITE", metadata=None if known_by.startswith("a log") else own)
     monkeypatch.setattr(module, "read_stream_history", lambda stream, *_: StreamHistory(stream, iter([oldest])))
     (check,) = world.checks("orders")
@@ -141,6 +142,19 @@ def test_markers_that_may_already_be_loaded_need_a_manual_check(
     assert check_first.endswith("if they are there, delete done/payments/ from the stage")
     assert "topics: [orders, payments]" in load
     assert "start it with the command that is shown there" in load
+
+
+def test_markers_beyond_a_position_of_their_own_topic_are_not_loaded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payments = world.staging("payments")
+    payments.flush(0, 0, 10)
+    payments.flush(0, 10, 20)
+    world.loaded(payments=9)
+    cut = LoggedCommit(9, "WRITE")
+    monkeypatch.setattr(module, "read_stream_history", lambda stream, *_: StreamHistory(stream, iter([cut])))
+    (check,) = world.checks("orders")
+    assert "1 markers of payments/0 were staged for it and are not in its tables yet" in check.message
 
 
 def test_streams_of_another_config_are_ignored(world: World) -> None:

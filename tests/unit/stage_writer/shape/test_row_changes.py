@@ -153,6 +153,7 @@ REFUSED: list[tuple[str, object, str, str]] = [
     ("canal", canal("INSERT", {"id": "1"}, None), "not_an_event", "row 2 of 2 in the `data` of type INSERT is no"),
     ("canal", canal("INSERT", {"id": "1"}, {"id": "x"}), "wrong_type", "row 2 of 2: id: "),
     ("canal", canal("INSERT", data={"id": 1}), "wrong_type", "data: "),
+    ("canal", canal("DELETE", None, sql="truncate table orders"), "not_an_event", "row 1 of 1"),
     ("canal", canal("TRUNCATE", isDdl=True, sql="TRUNCATE TABLE orders"), "truncated", "was truncated"),
     ("canal", canal("QUERY", isDdl=True, sql=" truncate table orders"), "truncated", "was truncated"),
     ("dms", dms("upsert"), "not_an_event", "its metadata.operation is 'upsert', not one of load, insert"),
