@@ -56,6 +56,14 @@ def test_damaged_changes_are_refused(value: bytes, piece_bytes: int, data: st.Da
             joined(changes, zip(offsets, damaged, strict=True))
 
 
+def test_first_message_in_the_wrong_place_is_named_by_its_offset() -> None:
+    first, second, third = cut("shop", NAME, ByteChunks([b"abc"]), 1)
+    place = TopicPartition(Topic("changes"), Partition(0))
+    changes = TopicChanges(place, None, spans_of(range(5, 8)), 3, changes_digest(b"abc"), 0)
+    with pytest.raises(StateError, match="message at offset 6 of changes/0"):
+        joined(changes, zip(iterate(changes), (first, third, second), strict=True))
+
+
 @given(st.lists(st.integers(0, 1_000), min_size=1, unique=True).map(sorted))
 def test_spans_cover_exactly_their_offsets(offsets: list[int]) -> None:
     spans = spans_of(offsets)

@@ -354,6 +354,7 @@ def test_state_that_cannot_be_stored_does_not_delay_others() -> None:
         ("retention.ms", "3600000", "172800000 or more"),
         ("retention.bytes", "1000000", "-1"),
         ("max.message.bytes", "100000", "524288 or more"),
+        ("max.message.bytes", "262144", "524288 or more"),
     ],
 )
 def test_topic_with_unsuitable_settings_is_refused(key: str, value: str, text: str) -> None:
