@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from common.errors import StoreError, TableError
+from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Position, Span
 from common.stage.appeared_routes import agree_on, with_appeared
@@ -17,12 +18,13 @@ from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import Load, Overlap, Run, TableShape
 from delta_loader.stage.listed import Listing
 from delta_loader.stage.reading import Stage
-from delta_loader.tables.commits import CommitOutcome, Failed, TableCommit
+from delta_loader.tables.commits import CommitOutcome, Conflicted, Failed, TableCommit
 from tests.builders import required, settings_of
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, routed_settings_for, settings_for
 from tests.fakes.markers import chain_of, put
+from tests.fakes.metrics import values
 from tests.fakes.staging import Staging
 
 AWAY = StoreError("it is away", "wait")
@@ -37,10 +39,12 @@ class Broken(MemoryDeltaTables):
         self.creates: set[str] = set()
         self.commits: set[str] = set()
         self.loses_answers: set[str] = set()
+        self.was_read = False
         self.order: list[str] = []
         self.created: list[str] = []
 
     def state(self, url: str) -> TableState | None:
+        self.was_read = True
         if url in self.reads:
             raise TableError("its log is broken", "fix it")
         return super().state(url)
@@ -192,6 +196,43 @@ def test_deferred_range_of_a_broken_table_grows_and_is_loaded_in_order(
     offsets = [commit.advances["orders-0"] for commit in tables.tables[url].commits]
     assert offsets == sorted(set(offsets))
     assert tables.tables[url].transactions["orders-0"] == 59
+
+
+def test_table_that_failed_is_left_alone_for_the_rest_of_the_pass(
+    staging: Staging, tables: Broken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conflict makes the loader read all tables again, and each try may take as long as a store takes to fail."""
+    tried: list[str] = []
+    commit, conflicts = tables.commit, iter([Conflicted("another commit")])
+
+    def watched(asked: TableCommit) -> CommitOutcome:
+        tried.append(asked.target.url)
+        conflict = next(conflicts, None) if asked.target.url == staging.table else None
+        return conflict or commit(asked)
+
+    monkeypatch.setattr(tables, "commit", watched)
+    tables.commits.add(staging.route("a"))
+    staged(staging)
+    one_pass(staging, tables)
+    assert (tried.count(staging.route("a")), tried.count(staging.table)) == (1, 2)
+    assert rows(tables, staging.table) == WHOLE[0]
+
+
+def test_table_that_works_again_is_counted_until_it_has_all_rows(staging: Staging, tables: Broken) -> None:
+    tables.commits.add(staging.route("a"))
+    staged(staging)
+    one_pass(staging, tables)
+    tables.fix()
+    metrics, label = Metrics(), (("app_id", "orders"),)
+    service = loader_for(staging, tables, routed_settings_for(staging, ("a", "b")), IdleClock(), metrics=metrics)
+
+    def left_out(*, cut_short: bool) -> float:
+        tables.was_read = False
+        (report,) = service.run_pass(lambda: cut_short and tables.was_read)
+        assert (report.failure, report.held) == (None, {})
+        return values(metrics)["delta_loader_tables_left_out", label]
+
+    assert [left_out(cut_short=cut_short) for cut_short in (True, False)] == [1, 0]
 
 
 def test_table_catches_up_from_its_own_position(staging: Staging, tables: Broken) -> None:
