@@ -69,6 +69,8 @@ def test_unreachable_store_is_waited_for_and_logged() -> None:
     assert world.problems() == []
     problems = [line["problem"] for line in logs if line["event"] == "waiting for a store"]
     assert problems == ["the stage does not answer"] * 2 + ["Spark cannot create"]
+    failed_checks = [line["problem"] for line in logs if line["event"] == "preflight"]
+    assert failed_checks == ["the stage does not answer"], "once, however often it is tried again"
 
 
 def test_stop_ends_the_wait() -> None:

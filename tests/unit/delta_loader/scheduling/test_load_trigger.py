@@ -341,11 +341,12 @@ def test_all_streams_are_loaded_after_the_lease_is_regained() -> None:
 
 
 class Aging(FsspecStore):
-    """The notifications of one stream are two hours old."""
+    """The notifications of one stream are two hours old, those of another half an hour."""
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
+        ages_ms = {notification_folder("gone"): 7_200_000, notification_folder("another config's"): 1_800_000}
         for stored in super().list(prefix):
-            age_ms = 7_200_000 if notification_folder("gone") in stored.path else 0
+            age_ms = next((age_ms for folder, age_ms in ages_ms.items() if stored.path.startswith(folder)), 0)
             yield replace(stored, modified_ms=stored.modified_ms - age_ms)
 
 
@@ -353,12 +354,13 @@ def test_stored_notifications_are_consumed_once_and_old_ones_of_removed_streams_
     store = Aging(f"memory://{uuid.uuid4().hex}")
     notifications = StoredNotifications(store, STREAMS, structlog.get_logger())
     assert notifications.take() == frozenset()
-    for app_id in ("a/b=c", "gone"):
+    for app_id in ("a/b=c", "gone", "another config's"):
         for writer in ("w/1", "w-2"):
             store.write(notification_path(app_id, writer), b"")
     assert notifications.take() == {"a/b=c"}
     assert notifications.take() == frozenset()
-    assert list(store.list("news/")) == []
+    left = {stored.path for stored in store.list("news/")}
+    assert left == {notification_path("another config's", writer) for writer in ("w/1", "w-2")}
 
 
 def test_unreachable_store_has_no_notifications() -> None:

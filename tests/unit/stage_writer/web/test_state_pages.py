@@ -80,6 +80,7 @@ def test_entries_are_sorted_by_key_within_bounds(asking: Asking) -> None:
     assert [entry["key"] for entry in asking.entries("counts?prefix=a")] == ["a", "ab"]
     assert [entry["key"] for entry in asking.entries("counts?high=")] == [7], "no text is before the empty one"
     assert [entry["key"] for entry in asking.entries("counts?limit=2")] == [7, "a"]
+    assert asking.entries("counts?limit=-1") == []
     assert asking.entries("counts/7?key_type=json") == [{"key": 7, "value": 1}]
     assert asking.entries("counts/%5B1,%22x%22%5D?key_type=json") == [{"key": [1, "x"], "value": 1}]
     assert [entry["key"] for entry in asking.entries("counts?prefix=%5B1%5D&key_type=json")] == [[1, "x"]]
