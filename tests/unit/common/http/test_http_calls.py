@@ -382,3 +382,33 @@ def test_service_may_listen_on_ipv6() -> None:
             assert received(asking).endswith(b"hello")
     finally:
         server.close()
+
+
+def test_response_to_an_unreadable_request_may_not_be_framed_either(serve: Callable[..., HttpServer]) -> None:
+    """The standard library would answer it with a page of its own."""
+    server = serve()
+    for request in (b"GET / HTTP/9.9", b"GET / FTP/1.1"):
+        with connect(server, request + b"\r\n\r\n") as asking:
+            head, _, body = received(asking).partition(b"\r\n\r\n")
+        assert b"X-Frame-Options: DENY" in head.split(b"\r\n")
+        assert b"<" not in body
+
+
+def test_clients_that_do_not_read_their_response_make_room_for_others(
+    serve: Callable[..., HttpServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "_MOST_CONNECTIONS", 2)
+    server = serve(pages={"/large": lambda: text_page(200, "x" * 2**25)})
+    with ExitStack() as stack:
+        for _ in range(2):
+            slow = stack.enter_context(connect(server, b"GET /large HTTP/1.0\r\n\r\n"))
+            assert slow.recv(1) == b"H"
+        assert ask(server, "GET", "/version")[0] == 200
+
+
+def test_answered_requests_do_not_count_as_connections(serve: Callable[..., HttpServer]) -> None:
+    server = serve()
+    with connect(server, b"GET /version HTTP/1.0\r\n") as waiting:
+        assert {ask(server, "GET", "/version")[0] for _ in range(100)} == {200}
+        waiting.sendall(b"\r\n")
+        assert b" 200 " in received(waiting)
