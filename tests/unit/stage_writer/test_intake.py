@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
+from common.errors import StoreError
 from common.spans import Position
+from stage_writer.stage.staging import ObjectStage
 from tests.staged import manifests
 from tests.unit.stage_writer import test_unexpected as exploding
 from tests.unit.stage_writer.test_service import FIRST, World
@@ -56,3 +60,22 @@ def test_end_counts_once_all_records_before_it_are_buffered(tmp_path: Path) -> N
     markers = manifests(world.store, "done/bombs")
     assert [item.span.start for item in markers[1:]] == [item.span.end for item in markers[:-1]]
     assert (markers[-1].span.end, sum(item.tables[0].rows for item in markers)) == (40, 320)
+
+
+def test_what_was_read_waits_unconverted_while_memory_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise StoreError("unavailable")
+
+    world = exploding.World(tmp_path, memory_bytes=1)
+    world.steps(3, 0.1)
+    world.group.produce(exploding.BOMBS, *[{"id": number, "items": list(range(8))} for number in range(40)])
+    with monkeypatch.context() as patched:
+        patched.setattr(ObjectStage, "upload", fails)
+        world.steps(1, 0.1)
+        partition = world.writer.assignment.by_partition[exploding.BOMBS]
+        converted = partition.buffer.end
+        assert 0 < converted < 40
+        world.steps(10, 0.1)
+        assert partition.buffer.end == converted
+    world.steps(60)
+    assert manifests(world.store, "done/bombs")[-1].span.end == 40

@@ -40,7 +40,7 @@ from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.markers import chain_of, put
 from tests.fakes.metrics import values
 from tests.fakes.pauses import paused_streams
-from tests.fakes.writers import limits_with, new_writer, runtime_of
+from tests.fakes.writers import REVOKE_TIMEOUT_S, limits_with, new_writer, runtime_of
 from tests.staged import manifests
 
 ORDERS = Topic("orders")
@@ -983,8 +983,11 @@ def test_stopped_writer_says_how_many_partitions_its_store_did_not_take(
     world.steps(1)
     monkeypatch.setattr(ObjectStage, "upload", fails)
     world.writer.stop()
+    stopped_s = world.clock.now_s
+    world.clock.now_s += REVOKE_TIMEOUT_S / 2  # its last conversion
     with pytest.raises(StoreError, match=r"^1 partition could not be flushed within "):
         world.writer.run(until_caught_up=False)
+    assert world.clock.now_s == pytest.approx(stopped_s + REVOKE_TIMEOUT_S)
 
 
 @pytest.mark.parametrize("revoked", [True, False])

@@ -20,7 +20,7 @@ from stage_writer.shape.slicing import ExplodeLimits
 from stage_writer.stage.staging import Job, ObjectStage
 from tests.builders import settings_of
 from tests.fakes.group import HandClock, JsonMember
-from tests.fakes.writers import new_writer, runtime_of
+from tests.fakes.writers import limits_with, new_writer, runtime_of
 from tests.staged import manifests
 
 BOMBS, ORDERS = (TopicPartition(Topic(name), Partition(0)) for name in ("bombs", "orders"))
@@ -29,7 +29,7 @@ BOMBS, ORDERS = (TopicPartition(Topic(name), Partition(0)) for name in ("bombs",
 class World:
     """A writer of two streams: one explodes in many slices, one gains columns."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **limits: int) -> None:
         self.settings = settings_of(
             {
                 "app_id": "bombs",
@@ -51,7 +51,10 @@ class World:
             StreamConverter(bombs, limits=ExplodeLimits(slice_bytes=64)),
             StreamConverter(orders),
         ]
-        self.writer = new_writer(*converters, source=self.group, stage=self.stage, runtime=runtime_of(self.clock))
+        runtime = runtime_of(self.clock)
+        self.writer = new_writer(
+            *converters, source=self.group, stage=self.stage, runtime=runtime, limits=limits_with(**limits)
+        )
         self.group.subscribe(self.settings.streams, self.writer)
 
     def steps(self, number: int = 8, timeout_s: float = 0.5) -> None:
