@@ -497,6 +497,24 @@ def test_first_marker_is_held_where_the_log_cannot_prove_it_new(world: World, *,
     assert world.begun(1) == [0, 10]
 
 
+def test_commit_that_leaves_out_a_damaged_marker_names_the_chain_that_is_held(world: World) -> None:
+    """The tables are read again between plan and commit then. Without the name, a clean log would free the chain."""
+    world.loads(1, 0, 10)
+    world.loads(0, 0, 10)
+    world.forget()
+    world.tables.others(world.url, 3)
+    world.tables.begins = 2
+    world.expire(1)
+    store = world.staging.store(world.url)
+    world.staging.flush(0, 10, 20)
+    known = {item.path for item in store.list("")}
+    world.staging.flush(0, 20, 30)
+    store.delete([item.path for item in store.list("") if item.path not in known])
+    assert world.load() == {"orders/0": "missing_file", "orders/1": "history_unknown"}
+    commit = world.tables.tables[world.url].commits[-1]
+    assert commit.metadata.unproved == {(world.staging.source(1), 0)}
+
+
 def test_markers_below_one_of_another_stream_do_not_count_as_new(world: World) -> None:
     """Another config stages into the chain, and the table has lost what it knew of its own."""
     world.loads(0, 0, 10)
