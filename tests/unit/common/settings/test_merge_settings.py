@@ -160,6 +160,12 @@ def test_null_is_a_value_in_columns_that_describe_the_event() -> None:
     assert plain.event_columns is None
 
 
+def test_history_may_be_clustered_by_its_times() -> None:
+    for column in ("valid_from", "valid_to"):
+        stream = stream_of(columns="id INT", load="merge", merge=HISTORY, cluster_by=[column])
+        assert stream.layout.cluster_by == (column,)
+
+
 def test_columns_added_by_merging_are_not_the_record_s() -> None:
     stream = stream_of(
         columns="id INT", load="merge", merge={**HISTORY, "soft_delete": "gone"}, partition_by=["is_current"]

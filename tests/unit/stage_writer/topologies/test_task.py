@@ -442,6 +442,16 @@ def test_wall_clock_punctuation_waits_while_all_messages_are_refused() -> None:
     assert ticks(driver) == [(1000, 1000)]
 
 
+def test_output_of_a_wall_clock_punctuation_belongs_to_the_last_message_that_is_not_refused() -> None:
+    """It follows from all of them. A delivery that was interrupted finds out by this which records Kafka has."""
+    topology = numbers().add_processor("ticks", WallTicks, "numbers")
+    driver = TopologyTestDriver(topology.add_topic_sink("out", "ticks", topic="out"))
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    driver.advance_wall_clock(SECOND)
+    driver.pipe_inputs(given([("k", 1, 1), ("k", 1, 1), ("k", -1, 1)]))
+    assert [record.index for record in driver.topic_records("out")] == [1]
+
+
 def test_cancelled_punctuation_stops_unless_the_cancel_is_undone() -> None:
     class Cancels(Processor):
         def init(self, context: ProcessorContext) -> None:
