@@ -266,7 +266,7 @@ def _client(url: str, options: Mapping[str, object]) -> tuple[AbstractFileSystem
     """The client of a URL's bucket (rule 5), and the URL's path in it."""
     scheme, _, path = url.partition("://")
     shared = (os.getpid(), scheme, path.partition("/")[0], repr(options))
-    client = None if "::" in scheme else _CLIENTS.get(shared)
+    client = _CLIENTS.get(shared)
     if client is not None:
         return client, str(client._strip_protocol(url)).rstrip("/")  # noqa: SLF001 - what url_to_fs does with it
     client, root = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
