@@ -8,10 +8,12 @@ from typing import cast
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from s3fs import S3FileSystem
 
 from common.errors import StoreError, StoreRefusedError
 from common.storage import store as stores
-from common.storage.store import FsspecStore, client_options
+from common.storage.chunks import ByteChunks
+from common.storage.store import PART_BYTES, FsspecStore, client_options
 from tests.fakes.locks import WatchedLock
 
 HERE = {"AWS_REGION": "eu-central-1"}
@@ -86,6 +88,21 @@ def test_stores_that_share_a_client_keep_separate_folders() -> None:
         store.write("name", store.url.encode())
     assert [store.read("name") for store in stores] == [store.url.encode() for store in stores]
     assert [[stored.path for stored in store.list("")] for store in stores] == [["name"], ["c/name", "name"], ["name"]]
+
+
+def test_only_a_large_file_is_uploaded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part is a request, and so are their begin and end."""
+    in_parts: list[bool] = []
+
+    async def uploaded(_fs: S3FileSystem, _path: str, data: bytes | ByteChunks, **options: object) -> None:
+        assert isinstance(data, ByteChunks) is ("chunksize" in options)
+        in_parts.append("chunksize" in options)
+
+    monkeypatch.setattr(S3FileSystem, "_pipe_file", uploaded)
+    store = FsspecStore("s3://lake/in-parts", {"key": "k", "secret": "s"})
+    for size_bytes in (1, 2 * PART_BYTES - 1, 2 * PART_BYTES):
+        store.upload("part.parquet", ByteChunks([bytes(size_bytes)]))
+    assert in_parts == [False, False, True]
 
 
 def test_client_that_cannot_start_is_a_store_error(monkeypatch: pytest.MonkeyPatch) -> None:
