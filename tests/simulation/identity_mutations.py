@@ -81,10 +81,10 @@ RULES = (
     Mutation("a chain counts as new only when proved", _always_new, TENDED, Worlds.EDITED),
     Mutation("a RESTORE since the last pass is found", _restored_by_others, TENDED, Worlds.EDITED),
     Mutation("a lease names topics", _any_topics, worlds=Worlds.EDITED),
-    Mutation("files of another table are not skipped", _before_an_edit, worlds=Worlds.EDITED),
     Mutation("a new chain begins after the loaded records", _begins_early, CALLED, Worlds.EDITED),
 )
 RARE = (
+    Mutation("files of another table are not skipped", _before_an_edit, worlds=Worlds.EDITED),
     Mutation("a marker of another topic is never covered", _skipped, MOVED, Worlds.EDITED),
     Mutation("the first commit determines the names of txn actions", _named_by_the_config, RENAMED, Worlds.EDITED),
     Mutation("a forgotten history is not assumed", _unknown_is_good, TENDED, Worlds.EDITED),

@@ -436,7 +436,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         worlds=Worlds.TOPIC,
     ),
     Mutation("a route's table has a layout of its own", _main_layout, worlds=Worlds.FILLING),
-    Mutation("a secondary table gets its missing records", _any_start, worlds=Worlds.FILLING),
     Mutation("events are merged once", _uncompared, worlds=Worlds.CHANGES),
     Mutation("the last event of a key wins", _first_wins, worlds=Worlds.CHANGES),
     Mutation(
@@ -455,18 +454,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a soft delete of a row is not refused",
         changed(UnmatchedDeletes, "text", _all_doubtful),
         worlds=Worlds.CHANGES,
-    ),
-    Mutation(
-        "a rewind of several topics yields to loads",
-        changed(operators, "require_not_loading", lambda *_: None),
-        FIRST_LOADS,
-        Worlds.JOINED,
-    ),
-    Mutation(
-        "an origin names undelivered outboxes",
-        changed(TaskStates, "outboxes", lambda *_: ()),
-        UNDELIVERED,
-        Worlds.JOINED,
     ),
     Mutation(
         "dead letters of refused records are sent once",
@@ -490,7 +477,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation("dead letters are committed before a position passes them", _rows_first, worlds=Worlds.REFUSING),
     *identity_mutations.RULES,
-    *origin_mutations.RULES,
     *replay_mutations.RULES,
     *hostile_mutations.RULES,
     *pause_mutations.RULES,
@@ -506,7 +492,21 @@ RARE: tuple[Mutation, ...] = (
         OPERATED,
         Worlds.TOPIC,
     ),
+    Mutation("a secondary table gets its missing records", _any_start, worlds=Worlds.FILLING),
+    Mutation(
+        "a rewind of several topics yields to loads",
+        changed(operators, "require_not_loading", lambda *_: None),
+        FIRST_LOADS,
+        Worlds.JOINED,
+    ),
+    Mutation(
+        "an origin names undelivered outboxes",
+        changed(TaskStates, "outboxes", lambda *_: ()),
+        UNDELIVERED,
+        Worlds.JOINED,
+    ),
     *replay_mutations.RARE,
     *origin_mutations.RARE,
+    *pause_mutations.RARE,
     *identity_mutations.RARE,
 )

@@ -33,12 +33,14 @@ RULES = (
     hostile("messages of a paused stream are dropped", changed(Pauses, "drops", lambda *_: False), "pauses"),
     hostile("messages that a pause dropped are read again", changed(Pauses, "read_again", lambda *_: None), "pauses"),
     hostile("all streams are paused until pauses are read", _is_known, "pauses", "away"),
+    hostile("an unreadable pause counts", wrapped(paused_streams, "pause_of", _readable), "pauses", "torn"),
+)
+RARE = (
     hostile(
         "pauses count while the stage is away",
         changed(PausedStreams, "run", _forget_without_the_stage),
         "pauses",
         "away",
     ),
-    hostile("an unreadable pause counts", wrapped(paused_streams, "pause_of", _readable), "pauses", "torn"),
     hostile("a load ends when its stream is paused", changed(LoaderService, "_load", _load_regardless), "pauses"),
 )
