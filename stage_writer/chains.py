@@ -14,7 +14,7 @@ Rules:
    loader makes of late claims have other names. A partition's only marker is never withdrawn where the partition has no
    origin, even if there is a copy: the marker may be the only record of where reading continues.
 3. Markers from before the chain's newest origin are ignored (common/stage/chain_origins.py, rules 3 and 7): they are of
-   a topic that no longer exists, or of before a rewind. A flush names the origin by which its chain was read, so the
+   a topic that no longer exists, or from before a rewind. A flush names the origin by which its chain was read, so the
    origin is read before and after the markers, until it stays the same.
 4. The first claim of a chain has no marker before it that could show a rewind. The chain's origin is therefore read
    before and after this claim. If an operator has moved the origin, or made a marker, the partition is started again. A
@@ -31,12 +31,12 @@ from common.spans import Position, Topic, TopicPartition
 from common.stage.chain import emptied
 from common.stage.chain_origins import (
     ChainOrigin,
-    folder_of_topic,
     is_superseded,
     newest_numbers,
     newest_origin,
     origin_path,
     origin_to_bytes,
+    origins_of_topic,
 )
 from common.stage.marker_contents import listed_markers
 from common.stage.markers import Marker, MarkerName, digest_of, folder_of, marker_from_bytes, stray_path
@@ -116,7 +116,7 @@ class StagedChains:
 
     def newest_origins(self, topic: Topic) -> dict[TopicPartition, int]:
         """The number of the origin that counts, for each chain of a topic that has one."""
-        return newest_numbers(item.path for item in self._store.list(folder_of_topic(topic)))
+        return newest_numbers(item.path for item in self._store.list(origins_of_topic(topic)))
 
     def begin(self, partition: TopicPartition, chain_origin: ChainOrigin) -> None:
         """Record where a new chain starts; an existing record wins."""

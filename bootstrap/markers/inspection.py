@@ -35,7 +35,7 @@ from common.settings.stores import stage_store, table_stores
 from common.spans import TopicPartition
 from common.stage.chain_origins import is_superseded, newest_origin
 from common.stage.data_files import STAGED
-from common.stage.markers import DONE, Marker, MarkerName, StagedFile
+from common.stage.markers import DONE, Marker, MarkerName, StagedFile, markers_of_topic
 from common.stage.topic_owners import StageTopicOwners
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
@@ -76,7 +76,7 @@ class ChainInspector:
             msg = f"no stream of the config reads the topic {wanted.topic!r}"
             raise UsageError(msg, "use a topic of streams[].topics")
         objects: dict[TopicPartition, list[tuple[MarkerName, StoredObject]]] = {}
-        for item in self._store.list(f"{DONE}/" if wanted.topic is None else f"{DONE}/{wanted.topic}/"):
+        for item in self._store.list(f"{DONE}/" if wanted.topic is None else markers_of_topic(wanted.topic)):
             name = MarkerName.parse(item.path)
             if name is None:
                 self._report_misnamed(item.path)

@@ -44,7 +44,7 @@ from pydantic import TypeAdapter
 
 from common.errors import MarkerError
 from common.ports import ObjectStore
-from common.spans import Position, Topic, TopicPartition
+from common.spans import Position, TopicPartition
 from common.stage.markers import Marker
 from common.stage.merged import ChainPaths, StoredInput, inputs_to_stored, position_from_stored
 from common.stage.stored import Count, StoredOffset, reading, require_known_version
@@ -58,6 +58,7 @@ VERSION = _SUPERSEDED
 SUPERSEDED = b'{"version":3}'
 """The content of number 0 where a higher number counts (rule 1c)."""
 _PATHS = ChainPaths(BEGIN, r"(?P<number>\d{20})\.begin")
+origins_of_topic = _PATHS.folder_of_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,6 @@ def is_superseded(marker: Marker, origin: ChainOrigin | None) -> bool:
 
 def origin_path(partition: TopicPartition, number: int = 0) -> str:
     return f"{_PATHS.folder(partition)}{number:020d}.begin"
-
-
-def folder_of_topic(topic: Topic) -> str:
-    """The folder of the origins of a topic's chains, or of a merged chain's."""
-    return f"{BEGIN}/{topic}/"
 
 
 def newest_numbers(paths: Iterable[str]) -> dict[TopicPartition, int]:

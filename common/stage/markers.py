@@ -82,6 +82,7 @@ GONE = "is gone"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PATHS = ChainPaths(DONE, r"(?P<start>\d{1,20})\.done")
 folder_of = _PATHS.folder
+markers_of_topic = _PATHS.folder_of_topic
 
 
 class MarkerName(NamedTuple):

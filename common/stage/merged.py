@@ -233,7 +233,11 @@ class ChainPaths:
         self._path = re.compile(rf"{folder}/(?P<topic>{CHAIN_TOPIC})/(?P<partition>0|[1-9]\d{{0,9}})/{name}", re.ASCII)
 
     def folder(self, partition: TopicPartition) -> str:
-        return f"{self._folder}/{partition.topic}/{partition.partition}/"
+        return f"{self.folder_of_topic(partition.topic)}{partition.partition}/"
+
+    def folder_of_topic(self, topic: str) -> str:
+        """The folder of all chains of a topic, or of a chain of several."""
+        return f"{self._folder}/{topic}/"
 
     def parse(self, path: str) -> tuple[TopicPartition, re.Match[str]] | None:
         """The chain of a path, and the parts of its name; None for any other path."""

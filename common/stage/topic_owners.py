@@ -27,9 +27,9 @@ from common.errors import ConfigError, MarkerError
 from common.ports import ObjectStore
 from common.settings import Settings, Stream
 from common.settings.overlap import owned_by_others, readers, shared_topics
-from common.stage.chain_origins import BEGIN
+from common.stage.chain_origins import origins_of_topic
 from common.stage.marker_contents import listed_markers, manifest_of
-from common.stage.markers import DONE, Manifest, MarkerName
+from common.stage.markers import DONE, Manifest, MarkerName, markers_of_topic
 from common.stage.merged import topics_of
 from common.stage.stored import read_object
 from common.stored_types import StoredForm
@@ -210,9 +210,9 @@ class StageTopicOwners:
 
     def _by_chains(self, topic: str, reading_it: Collection[Stream]) -> str | None:
         """The stream to which existing chains belong (rule 2), or None."""
-        listed = sorted(listed_markers(self._store, f"{DONE}/{topic}/"), reverse=True)
+        listed = sorted(listed_markers(self._store, markers_of_topic(topic)), reverse=True)
         app_id = next((manifest.app_id for manifest in self._manifests(listed, at_once=1)), None)
-        if app_id is None and not listed and next(iter(self._store.list(f"{BEGIN}/{topic}/")), None) is None:
+        if app_id is None and not listed and next(iter(self._store.list(origins_of_topic(topic))), None) is None:
             return None
         if app_id in {stream.app_id for stream in reading_it}:
             return app_id
