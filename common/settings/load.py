@@ -258,7 +258,7 @@ def _shown(path: tuple[int | str, ...], value: object, references: References) -
 
 
 def _without_point(value: object) -> object:
-    """A number as a person writes it: a duration is parsed to a float, of which ``0s`` has nothing."""
+    """A whole number without its decimal point: durations are parsed to floats."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

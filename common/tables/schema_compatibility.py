@@ -33,7 +33,7 @@ def columns_text(names: Sequence[str]) -> str:
 
 
 def partitioning_setting(table: Sequence[str], staged: StructType) -> str:
-    """What a stream has to say for files of the table's partitioning."""
+    """The setting that gives a stream's files the table's partitioning."""
     setting = f"partition_by: [{', '.join(table)}]"
     missing = [name for name in table if name not in staged.names]
     return f"{setting} with {' and '.join(missing)} among the stream's columns" if missing else setting

@@ -9,7 +9,7 @@ import difflib
 import re
 
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "wasbs"}
-"""Schemes that name the same place as another one: by another client, or with another transport."""
+"""Schemes with the same locations as another scheme: for another client, or over another transport."""
 _CATALOG_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}")
 
 

@@ -1,13 +1,13 @@
-"""Markers from before a chain's newest origin: of a topic that no longer exists, or of before a rewind.
+"""Markers from before a chain's newest origin: of a topic that no longer exists, or from before a rewind.
 
 Rules (common/stage/chain_origins.py has the others):
 
 1. A marker of a generation lower than the one the stage has started is neither loadable nor covered: its positions are
    another topic's. It is a stray at any position, and is moved as soon as it is seen. If only the table is ahead of a
-   marker, the marker stays: it belongs to another stage (delta_loader/stage/identity.py). What a rewind does not leave
-   in the chain (chain_origins.py, rule 7) is moved too. All stay while a repair of their partition is unfinished, and
-   hold it: the repair moves them itself, and a writer may claim a moved marker's name before both have deleted it.
-   Nothing of such a chain is settled meanwhile.
+   marker, the marker stays: it belongs to another stage (delta_loader/stage/identity.py). Markers that a rewind puts
+   aside (chain_origins.py, rule 7) are moved too. All stay while a repair of their partition is unfinished, and hold
+   it: the repair moves them itself, and a writer may claim a moved marker's name before both have deleted it. Nothing
+   of such a chain is settled meanwhile.
 2. Writers continue from a partition's highest marker, which is never settled. It must therefore belong to the chain:
    older markers above the chain are moved first. So are older markers at the low end, where they would keep all above
    them.

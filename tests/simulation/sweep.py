@@ -22,8 +22,6 @@ from tests.simulation.world import Chances
 PAGE = Path(__file__).parents[2] / "docs/internals/guarantees.md"
 _ROW = re.compile(r"^\| (.+) \| .+ \| (\d+) \|$", re.MULTILINE)
 BEGIN, END = "<!-- by `python -m tests.simulation.sweep --write` -->", "<!-- end of the table -->"
-
-
 FIRST = 5_000
 """The first seed of the page's table."""
 

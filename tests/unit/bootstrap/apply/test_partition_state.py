@@ -1,4 +1,4 @@
-"""What a repair is told about a Kafka partition: its chain, the tables' positions, and whether they fit each other."""
+"""What a repair knows about a Kafka partition: its chain, the tables' positions, and whether they are compatible."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -176,7 +176,7 @@ def test_stream_s_own_position_counts_if_it_may_be_of_this_topic(
         (2, TableChain(2, Position(30), None), ("new", "new"), None),
     ],
 )
-def test_table_with_other_records_under_the_chain_s_name_is_told_apart(
+def test_table_with_other_records_under_the_chain_s_name_is_recognized(
     staging: Staging, begun: int, known: TableChain, ids: tuple[str | None, str | None], foreign: str | None
 ) -> None:
     """By generation, and by the ids of the topics where both are known: that of the chain before that of Kafka."""
