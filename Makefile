@@ -25,6 +25,8 @@ HEAP ?= 1g
 FILES ?= 1000000
 COMMITS ?= 100
 SECTIONS ?=
+# Programs check their own arguments; these two reach a test's code as they are.
+$(foreach name,SEED ROUNDS,$(if $(shell printf %s '$($(name))' | tr -d 0-9),$(error $(name)=$($(name)) is no whole number)))
 # Each of pytest's processes would compile all modules and tests, where the environment says that none is kept.
 KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 # What is installed is compiled where it is imported: a fifth of it.

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import duckdb
 import typer
@@ -40,7 +40,7 @@ def main(
     partitions: Annotated[int, typer.Option(help="Number of Kafka partitions with markers.")] = 1_000,
     rows: Annotated[int, typer.Option(help="Rows of each marker's file.")] = 10,
     heap: Annotated[str, typer.Option(help="JVM heap, as in spark.driver.memory.")] = "1g",
-    store: Annotated[str, typer.Option(help="Store of stage and table: file or moto.")] = "file",
+    store: Annotated[Literal["file", "moto"], typer.Option(help="Store of stage and table.")] = "file",
     table_files: Annotated[int, typer.Option(help="Files in the table's log before the load; on a local disk.")] = 0,
     table_commits: Annotated[
         int, typer.Option(help="Number of commits that contain these files; 0: a checkpoint.")
@@ -53,7 +53,7 @@ def main(
         root, options = str(folder), {}
         if store != "file":
             server = stack.enter_context(running_s3("moto"))
-            root, options = f"s3://{server.create_bucket('backlog')}", server.storage_options
+            root, options = server.create_bucket("backlog"), server.storage_options
         backlog = Backlog(f"{root}/stage", f"{root}/table", options, markers, min(partitions, markers), rows)
         began_s = time.monotonic()
         paths = build(backlog)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchmarks import loader_report
+from benchmarks.choices import require_known
 from benchmarks.loader_report import Measured
 from benchmarks.loading import load_once
 from benchmarks.measure import Cost
@@ -72,10 +73,7 @@ def main(
     keep: Annotated[bool, typer.Option("--keep", help="Put the figures on the performance page.")] = False,  # noqa: FBT002
 ) -> None:
     """Measure both sides and print the figures."""
-    unknown = set(sections or ()) - set(_SECTIONS)
-    if unknown:
-        msg = f"unknown section {', '.join(sorted(unknown))}; choose from {', '.join(_SECTIONS)}"
-        raise typer.BadParameter(msg)
+    require_known(sections, _SECTIONS)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-loader-")))
         session = start("127.0.0.1:1", folder)

@@ -11,22 +11,23 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 import yaml
 
 from benchmarks import measure
+from benchmarks.choices import require_known
 from benchmarks.measure import Cost
 from benchmarks.producing import LARGEST_MESSAGE_BYTES, produce
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from devservices.kafka import KafkaOptions, running_kafka
-from devservices.s3 import running_s3
+from devservices.s3 import S3Kind, running_s3
 
 ALLOWED_SHARE = 1.25
 _MIB = 2**20
@@ -37,7 +38,7 @@ _COPIES = 10
 """Memory for a message larger than ``memory``, as a multiple of its size: it is held as bytes, text, a row and Parquet.
 """
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,19 +178,21 @@ def fill(servers: str, create: Callable[..., str], case: Case) -> None:
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Names of the cases; all when absent.")] = None,
     scale: Annotated[float, typer.Option(help="Factor for the number of messages.")] = 1.0,
-    store: Annotated[str, typer.Option(help="Store of the stage: file, moto, versitygw or minio.")] = "file",
+    store: Annotated[Literal["file", S3Kind], typer.Option(help="Store of the stage.")] = "file",
 ) -> None:
     """Measure and print; the exit code is 1 if a case uses more memory than allowed."""
+    known = cases(scale)
+    require_known(names, known)
     lines, all_within = [], True
     with ExitStack() as stack:
         kafka = stack.enter_context(running_kafka(KafkaOptions(properties={"log.segment.bytes": "1073741824"})))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memory-")))
         root, options = str(folder), dict[str, object]()
         if store != "file":
-            server = stack.enter_context(running_s3(store))  # type: ignore[arg-type]
+            server = stack.enter_context(running_s3(store))
             root, options = server.create_bucket("memory"), dict(server.storage_options)
         bench = Bench(kafka.bootstrap_servers, folder, root, options)
-        for case in _chosen(names, scale):
+        for case in (known[name] for name in names or known):
             kafka.create_topic(f"{case.name}-empty", case.partitions)
             fill(kafka.bootstrap_servers, kafka.create_topic, case)
             base = bench.run(case, f"{case.name}-empty").peak_bytes
@@ -205,11 +208,6 @@ def main(
             _say(lines[-1])
     _say("\n".join(["", *lines]))
     sys.exit(0 if all_within else 1)
-
-
-def _chosen(names: Sequence[str] | None, scale: float) -> list[Case]:
-    known = cases(scale)
-    return [known[name] for name in names] if names else list(known.values())
 
 
 def _say(text: str) -> None:

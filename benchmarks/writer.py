@@ -17,6 +17,7 @@ import typer
 
 from benchmarks import results, spark
 from benchmarks.cases import SECTIONS, Case, cases, fill
+from benchmarks.choices import require_known
 from benchmarks.measure import Cost
 from benchmarks.report import table
 from benchmarks.results import Result
@@ -46,10 +47,7 @@ def main(
     keep: Annotated[bool, typer.Option("--keep", help="Store the figures for the performance page.")] = False,  # noqa: FBT002
 ) -> None:
     """Measure each section and print the figures."""
-    unknown = set(sections or ()) - set(SECTIONS)
-    if unknown:
-        msg = f"unknown section {', '.join(sorted(unknown))}; choose from {', '.join(SECTIONS)}"
-        raise typer.BadParameter(msg)
+    require_known(sections, SECTIONS)
     with ExitStack() as stack:
         kafka = stack.enter_context(running_kafka(KafkaOptions(properties={"log.segment.bytes": "1073741824"})))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))

@@ -25,6 +25,7 @@ import yaml
 from confluent_kafka import Producer
 
 from benchmarks import measure
+from benchmarks.choices import require_known
 from benchmarks.measure import Cost
 from benchmarks.topologies import plans
 from benchmarks.topologies.changes import changes_table, measured_changes
@@ -58,11 +59,13 @@ def main(
     to_keep: Annotated[bool, typer.Option("--keep", help="Write the figures into the performance page.")] = False,  # noqa: FBT002
 ) -> None:
     """Measure each plan and print the figures."""
+    known = (*_PLANS, RESTORES, CHANGES)
+    require_known(plan, known)
     messages = round(_MESSAGES * scale)
     with ExitStack() as stack:
         kafka = stack.enter_context(running_kafka(KafkaOptions(properties={"log.segment.bytes": "1073741824"})))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
-        names = plan or [*_PLANS, RESTORES, CHANGES]
+        names = plan or known
         topologies = [name for name in names if name not in {RESTORES, CHANGES}]
         if topologies:
             kafka.create_topic(plans.TOPIC, _PARTITIONS)

@@ -17,7 +17,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 import yaml
@@ -69,15 +69,16 @@ class Crossing:
 def main(
     *,
     minutes: Annotated[float, typer.Option(help="How long they race.")] = 5,
-    store: Annotated[str, typer.Option(help="moto, versitygw or minio.")] = "versitygw",
+    store: Annotated[S3Kind, typer.Option(help="The S3 server.")] = "versitygw",
     seed: Annotated[int, typer.Option(help="Of what is held back.")] = 0,
 ) -> None:
     """Race, and print the result."""
     processes.end_on_sigterm()
     folder = Path(tempfile.mkdtemp(prefix="two-loaders-"))
+    typer.echo(f"two loaders race for {minutes:g} minutes on {store} (seed {seed}, in {folder})")
     faults = ["the run did not come to its end"]
     try:
-        faults = race(folder, cast("S3Kind", store), seed, 60 * minutes)
+        faults = race(folder, store, seed, 60 * minutes)
     finally:
         if faults:
             typer.echo(f"the logs and the data are in {folder}")
@@ -194,8 +195,8 @@ def _books(
             )
     events = counted(services.all)
     typer.echo(
-        f"{wanted.total()} records, {len(reported.commits_of(table, server))} versions, "
-        f"{crossing.raced} of them by both loaders"
+        f"{wanted.total()} records, {len(reported.commits_of(table, server))} versions; "
+        f"both loaders tried to write {crossing.raced} of them"
     )
     for service, count in sorted(acknowledged.items()):
         typer.echo(f"  {count:>5}  acknowledged commits of {service}")

@@ -22,6 +22,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.choices import require_known
 from tests.mutants.changes import Mutant, mutants
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.sweep import SweepError, survivors_of
@@ -54,6 +55,7 @@ def main(
     seed: Annotated[int | None, typer.Option(help="Of the sample; a new one each time where none is given.")] = None,
 ) -> None:
     """Exit 1 when too many mutants survive, or the tests fail without any."""
+    require_known(modules, TESTS)
     os.chdir(ROOT)
     os.environ["PROPERTIES"] = "mutants"
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
