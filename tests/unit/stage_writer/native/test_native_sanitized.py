@@ -25,6 +25,9 @@ from stage_writer.native.reader import powers_of_five
 from tests.builders import required
 
 SOURCES = Path(__file__).parents[3] / "native"
+SEED = os.environ.get("SEED", "1")
+ROUNDS = max(5000, int(os.environ.get("ROUNDS", "0")))
+"""With fewer rounds, the tests could not say how much of it is well-formed, or how often memory is refused."""
 SANITIZED = "-std=c11 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover".split()
 COLUMNS = parse_ddl(
     "b BYTE, s SHORT, i INT, l BIGINT, f FLOAT, d DOUBLE, m DECIMAL(38,18), t STRING NOT NULL, y BINARY, h BINARY, "
@@ -76,14 +79,18 @@ def sanitized(compiler: str, folder: Path, source: str, *options: str) -> Path:
     return folder / "program"
 
 
+def played(program: Path, *arguments: Path | int) -> list[int]:
+    """The counts that the program prints."""
+    done = subprocess.run([program, *map(str, arguments), SEED], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [int(word) for word in done.stdout.split() if word.isdigit()]
+
+
 @pytest.mark.parametrize("portable", [False, True], ids=["as it is", "without intrinsics"])
 def test_hostile_bytes(compiler: str, tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 - a parameter of a test
     program = sanitized(compiler, tmp_path, "hostile.c", *(["-DKDE_PORTABLE"] if portable else []))
     (tmp_path / "corpus").write_bytes(corpus())
-    rounds, seed = os.environ.get("ROUNDS", "5000"), os.environ.get("SEED", "1")
-    done = subprocess.run([program, tmp_path / "corpus", rounds, seed], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[0]) > int(rounds)  # of six a round, on average
+    assert played(program, tmp_path / "corpus", ROUNDS)[0] > ROUNDS  # of six a round, on average
 
 
 AVRO = {
@@ -129,18 +136,13 @@ def avro_corpus() -> bytes:
 def test_hostile_avro(compiler: str, tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 - a parameter of a test
     program = sanitized(compiler, tmp_path, "avro.c", "-Wno-unused-function", *(["-DKDE_PORTABLE"] if portable else []))
     (tmp_path / "corpus").write_bytes(avro_corpus())
-    rounds, seed = os.environ.get("ROUNDS", "5000"), os.environ.get("SEED", "1")
-    done = subprocess.run([program, tmp_path / "corpus", rounds, seed], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > int(rounds)  # of six a round, on average
+    assert played(program, tmp_path / "corpus", ROUNDS)[0] > ROUNDS  # of six a round, on average
 
 
 def test_messages_of_a_queue(compiler: str, tmp_path: Path) -> None:
     """What is taken is what was sent, also where memory is refused now and then; each message is freed once."""
     program = sanitized(compiler, tmp_path, "taken.c", "-Wno-unused-function")  # of the headers, some are the reader's
-    rounds, seed = int(os.environ.get("ROUNDS", "5000")) // 100, os.environ.get("SEED", "1")
-    done = subprocess.run([program, str(rounds), seed], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    taken, _, refused, _ = done.stdout.split()
-    assert int(taken) > 100 * rounds
-    assert int(refused) > rounds // 10
+    rounds = ROUNDS // 100
+    taken, refused = played(program, rounds)
+    assert taken > 100 * rounds
+    assert refused > rounds // 10
