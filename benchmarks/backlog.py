@@ -36,8 +36,8 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def main(
     *,
-    markers: Annotated[int, typer.Option(help="Number of markers that wait.")] = 10_000,
-    partitions: Annotated[int, typer.Option(help="Number of Kafka partitions with markers.")] = 1_000,
+    markers: Annotated[int, typer.Option(min=1, help="Number of markers that wait.")] = 10_000,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of Kafka partitions with markers.")] = 1_000,
     rows: Annotated[int, typer.Option(help="Rows of each marker's file.")] = 10,
     heap: Annotated[str, typer.Option(help="JVM heap, as in spark.driver.memory.")] = "1g",
     store: Annotated[Literal["file", "moto"], typer.Option(help="Store of stage and table.")] = "file",
@@ -58,8 +58,9 @@ def main(
         began_s = time.monotonic()
         paths = build(backlog)
         _say(f"{markers:,} markers over {backlog.partitions:,} partitions in {time.monotonic() - began_s:.0f} s")
+        first_version = 0
         if table_files:
-            large_table.make(Path(backlog.table_url), table_files, commits=table_commits)
+            first_version = large_table.make(Path(backlog.table_url), table_files, commits=table_commits) + 1
         config = write_config(backlog, folder, heap, max_files=max_files)
         first = run_loader(config, folder)
         _say(_line("loaded", first, markers))
@@ -68,7 +69,7 @@ def main(
             _say(f"checkpoint: {seconds:.1f} s, with {cpu_s:.1f} CPU-s of all threads")
         again = run_loader(config, folder)
         _say(_line("an idle run", again, markers))
-        wrong = list(problems(backlog, paths, first_version=table_commits + 1))
+        wrong = list(problems(backlog, paths, first_version))
         if store == "file":
             wrong += checkpoint_problems(Path(backlog.table_url), table_files)
     _say("\n".join(wrong) or f"the table has each of {backlog.records:,} records once")

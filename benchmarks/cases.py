@@ -38,9 +38,9 @@ _KINDS = {"kinds": tuple(KINDS.values()), "avro": (KINDS["small"], AVRO), "envel
 
 def cases(section: str, scale: float) -> Iterator[Case]:
     for kind in _KINDS.get(section, ()):
-        yield Case(section, kind, int(kind.messages * scale))
+        yield Case(section, kind, max(1, int(kind.messages * scale)))
     small = KINDS["small"]
-    growing = int(small.messages * scale * GROWTH)
+    growing = max(1, int(small.messages * scale * GROWTH))
     match section:
         case "partitions":
             for partitions in (1, 16, 256, 1000):

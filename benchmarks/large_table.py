@@ -39,8 +39,11 @@ _PROTOCOL = pa.struct([("minReaderVersion", pa.int32()), ("minWriterVersion", pa
 _CHECKPOINT = pa.schema([("add", _ADD), ("metaData", _METADATA), ("protocol", _PROTOCOL)])
 
 
-def make(table: Path, files: int, properties: Mapping[str, str] | None = None, *, commits: int = 0) -> None:
-    """Make a table like that of `benchmarks.staged`, by day, with ``files`` in a checkpoint or in ``commits``."""
+def make(table: Path, files: int, properties: Mapping[str, str] | None = None, *, commits: int = 0) -> int:
+    """Make a table like that of `benchmarks.staged`, by day, with ``files`` in a checkpoint or in ``commits``.
+
+    Returns its version: with fewer files than commits, there is a commit for each file.
+    """
     log = table / "_delta_log"
     log.mkdir(parents=True)
     protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -59,7 +62,7 @@ def make(table: Path, files: int, properties: Mapping[str, str] | None = None, *
         each = -(-files // commits)
         for version, adds in enumerate(_adds(files, each), 1):
             _commit(log, version, written, *({"add": {**add, "dataChange": True}} for add in _with_mappings(adds)))
-        return
+        return -(-files // each)
     _commit(log, 1, written)
     as_pairs = {"configuration": list((properties or {}).items()), "format": {"provider": "parquet", "options": []}}
     settings = [{"metaData": {**metadata, **as_pairs}}]
@@ -69,6 +72,7 @@ def make(table: Path, files: int, properties: Mapping[str, str] | None = None, *
             nothing = [pa.nulls(len(adds), kind) for kind in (_METADATA, _PROTOCOL)]
             checkpoint.write_table(pa.table([adds, *nothing], schema=_CHECKPOINT))
     (log / "_last_checkpoint").write_text(json.dumps({"version": 1, "size": files + 2}), "utf-8")
+    return 1
 
 
 def _with_mappings(adds: pa.Array) -> Iterator[dict[str, object]]:

@@ -51,7 +51,7 @@ def _drawn(modules: list[str], sample: int | None, seed: int) -> dict[str, list[
 def main(
     modules: Annotated[list[str] | None, typer.Argument(help="Of the table; all where none is named.")] = None,
     *,
-    sample: Annotated[int | None, typer.Option(help="Try that many mutants, drawn by the seed.")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="Try that many mutants, drawn by the seed.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the sample; a new one each time where none is given.")] = None,
 ) -> None:
     """Exit 1 when too many mutants survive, or the tests fail without any."""
