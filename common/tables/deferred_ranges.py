@@ -7,7 +7,8 @@ Rules:
    Nothing is thus forgotten in a crash, and one broken table holds no other.
 2. A deferred range is two txn actions: the partition's own id, a digest of the table's URL, and ``from`` or ``to``.
    Versions are last offsets, as in all of this product's txn actions: nothing is lacking up to ``from``, nor past
-   ``to``. Neither is ever lowered, and where both are the same nothing is deferred.
+   ``to``. Neither is ever lowered, and where both are the same nothing is deferred. The digest is of the URL as the
+   config has it; after an edit of its scheme (``gcs`` to ``gs``), the range is still found, and ends with the other.
 3. Programs that do not know these ids (kafka-delta-ingest, an older release) ignore them: no id of a Kafka partition
    has a colon after its number.
 """
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 
 from common.spans import Offset, Position, Span, TopicPartition, position_after
 from common.tables.transactions import TxnIds
-from common.tables.urls import comparable
+from common.tables.urls import spellings
 
 _DIGITS = 16
 _END = "to"
@@ -35,7 +36,12 @@ class DeferredIds:
 
     @classmethod
     def for_table(cls, ids: TxnIds, partition: TopicPartition, url: str) -> DeferredIds:
-        return cls.with_prefix(f"{ids.of(partition)}:{_digest_of(url)}")
+        return cls.all_for_table(ids, partition, url)[0]
+
+    @classmethod
+    def all_for_table(cls, ids: TxnIds, partition: TopicPartition, url: str) -> tuple[DeferredIds, ...]:
+        """Those of the URL as it is written, and then those of its other spellings."""
+        return tuple(cls.with_prefix(f"{ids.of(partition)}:{digest}") for digest in _digests_of(url))
 
     @classmethod
     def with_prefix(cls, prefix: str) -> DeferredIds:
@@ -93,12 +99,12 @@ class DeferredRanges:
             return ()
         span_by = {(partition, digest): span for partition in partitions for digest, span in self._at(ids, partition)}
         lacking = dict.fromkeys(partition for partition, _ in span_by)
-        digests = ((url, _digest_of(url)) for url in urls if lacking)
+        digests = ((url, _digests_of(url)) for url in urls if lacking)
         return tuple(
-            DeferredRange(url, partition, span_by[partition, digest])
-            for url, digest in digests
+            DeferredRange(url, partition, Span(min(span.start for span in spans), max(span.end for span in spans)))
+            for url, spelled in digests
             for partition in lacking
-            if (partition, digest) in span_by
+            if (spans := [span_by[partition, digest] for digest in spelled if (partition, digest) in span_by])
         )
 
     def floor(self, ids: TxnIds, urls: Iterable[str], partition: TopicPartition, position: Position) -> Position:
@@ -116,5 +122,5 @@ def deferred_of(
     return DeferredRanges.read(transactions).of(ids, urls, partitions)
 
 
-def _digest_of(url: str) -> str:
-    return hashlib.sha256(comparable(url).encode()).hexdigest()[:_DIGITS]
+def _digests_of(url: str) -> tuple[str, ...]:
+    return tuple(hashlib.sha256(spelled.encode()).hexdigest()[:_DIGITS] for spelled in spellings(url))

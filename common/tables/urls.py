@@ -10,6 +10,8 @@ import re
 
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "wasbs"}
 """Schemes with the same locations as another scheme: for another client, or over another transport."""
+_OTHER_NAME = {"gs": "gcs", "abfss": "abfs", "wasbs": "wasb"}
+"""Of these schemes, names that earlier releases compared as schemes of their own."""
 _CATALOG_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}")
 
 
@@ -25,6 +27,19 @@ def comparable(url: str) -> str:
     if url.startswith("file:/") and not url.startswith("file://"):
         url = url.removeprefix("file:")
     return url.removeprefix("file://").rstrip("/")
+
+
+def spellings(url: str) -> tuple[str, ...]:
+    """All forms of a table's URL that a digest may be of, that of the URL as it is written first.
+
+    Earlier releases normalized fewer names of schemes than `comparable`, and what they recorded stays readable.
+    """
+    now = comparable(url)
+    scheme, separator, path = now.partition("://")
+    if scheme not in _OTHER_NAME:
+        return (now,)
+    other = _OTHER_NAME[scheme] + separator + path
+    return (now, other) if url.startswith(f"{scheme}:") else (other, now)
 
 
 _BUCKETS = ("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "az", "adl", "wasb", "wasbs", "oss", "oci")

@@ -48,8 +48,10 @@ def with_deferred(
 
 
 def with_caught_up(commit: TableCommit, missing: DeferredRange, ids: TxnIds) -> TableCommit:
-    """The commit to the main table, also noting that a deferred range is complete."""
-    return _moved(commit, DeferredIds.for_table(ids, missing.partition, missing.url).caught_up(missing.span))
+    """The commit to the main table, also noting that a deferred range is complete, under each spelling that has it."""
+    first, *others = DeferredIds.all_for_table(ids, missing.partition, missing.url)
+    ended = [first, *(other for other in others if other.read(commit.target.transactions) is not None)]
+    return _moved(commit, {txn_id: at for each in ended for txn_id, at in each.caught_up(missing.span).items()})
 
 
 def _moved(commit: TableCommit, versions: Mapping[str, int]) -> TableCommit:
