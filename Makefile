@@ -121,8 +121,8 @@ benchmark-loader: setup ## the cost of a load, compared with Spark's own read an
 benchmark-latency: setup ## from a record's creation until it is readable: on-marker, with a control topic, and Structured Streaming with an equal trigger (KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.latency $(if $(KEEP),--keep)
 
-benchmark-topologies: setup ## the cost of a message in a topology, and in Kafka Streams on the same topic (SCALE=…, KEEP=1 for the page)
-	$(BIN)/python -m benchmarks.topologies --scale $(SCALE) $(if $(KEEP),--keep)
+benchmark-topologies: setup ## the cost of a message in a topology, and in Kafka Streams on the same topic (SCALE=…, SECTIONS="records vectorised windowed restores changes", KEEP=1 for the page)
+	$(BIN)/python -m benchmarks.topologies $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
 
 cluster-check: setup ## the loader on a real Spark cluster of two workers: mixed files and appends run there
 	$(BIN)/pytest tests/integration/test_cluster.py -m nightly

@@ -11,7 +11,7 @@ SHORT_LIVED = (
 )
 
 
-def java() -> str:
-    """The Java program that Spark would use."""
+def java(program: str = "java") -> str:
+    """A program of the JDK whose Java Spark would use."""
     home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin" / "java") if home else "java"
+    return str(Path(home) / "bin" / program) if home else program

@@ -32,6 +32,7 @@ from benchmarks.topologies.changes import changes_table, measured_changes
 from benchmarks.topologies.report import Measured, keep, table
 from benchmarks.topologies.restores import measured_restores, restore_table
 from common.downloads import ensure_jars, read_lock
+from devservices.java import java
 from devservices.kafka import KafkaCluster, KafkaOptions, running_kafka
 from devservices.lock_jars import STREAMS_LOCK
 from devservices.producing import enqueue
@@ -61,6 +62,9 @@ def main(
     """Measure each plan and print the figures."""
     known = (*_PLANS, RESTORES, CHANGES)
     require_known(plan, known)
+    if plan and to_keep:
+        msg = "the page has the figures of all sections: name none with --keep"
+        raise typer.BadParameter(msg)
     messages = round(_MESSAGES * scale)
     with ExitStack() as stack:
         kafka = stack.enter_context(running_kafka(KafkaOptions(properties={"log.segment.bytes": "1073741824"})))
@@ -147,12 +151,12 @@ def _written(plan: str, kafka: KafkaCluster, folder: Path, messages: int) -> Cos
 def _streamed(plan: str, kafka: KafkaCluster, folder: Path, messages: int) -> Cost:
     """Compile the Kafka Streams program, and measure a run of it."""
     jars = _jars()
-    subprocess.run(["javac", "-cp", jars, "-d", str(_empty(folder)), str(_PROGRAM)], check=True)
+    subprocess.run([java("javac"), "-cp", jars, "-d", str(_empty(folder)), str(_PROGRAM)], check=True)
     output = "output"
     kafka.create_topic(output, _PARTITIONS)
     arguments = [kafka.bootstrap_servers, plans.TOPIC, output, plan, str(messages), str(folder / "state")]
     try:
-        return measure.run(["java", *_JAVA, "-cp", f"{jars}:{folder}", "BesideStreams", *arguments])
+        return measure.run([java(), *_JAVA, "-cp", f"{jars}:{folder}", "BesideStreams", *arguments])
     finally:
         kafka.delete_topic(output)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from devservices.java import java
 from devservices.kafka import KafkaCluster
 from devservices.producing import enqueue
 from stage_writer.topologies.stores import Backend, MemoryBackend, Stores, TaskStores
@@ -36,7 +37,7 @@ class Restored:
 
 def measured_restores(kafka: KafkaCluster, jars: str, folder: Path, scale: float) -> Iterator[Restored]:
     """Measure each size, up to a million entries times ``scale``."""
-    subprocess.run(["javac", "-cp", jars, "-d", str(folder), str(_PROGRAM)], check=True)
+    subprocess.run([java("javac"), "-cp", jars, "-d", str(folder), str(_PROGRAM)], check=True)
     for size in (max(1, round(one * scale)) for one in _SIZES):
         data, size_bytes = _snapshot(size)
         memory_s = _restored_s(data, MemoryBackend())
@@ -89,8 +90,8 @@ def _streams_s(kafka: KafkaCluster, classes: str, folder: Path, size: int) -> fl
     for number in range(size):
         enqueue(producer, topic, json.dumps(_value(number)).encode(), _key(number).encode())
     producer.flush()
-    java = ["java", "-Xmx2g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classes, "RestoreStreams"]
+    program = [java(), "-Xmx2g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classes, "RestoreStreams"]
     arguments = [kafka.bootstrap_servers, topic, str(size), str(folder / topic)]
-    done = subprocess.run([*java, *arguments], check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([*program, *arguments], check=True, stdout=subprocess.PIPE, text=True)
     kafka.delete_topic(topic)
     return int(done.stdout.split()[-1]) / 1000

@@ -55,6 +55,12 @@ def test_unknown_argument_is_refused_with_the_choices(
     assert [choice for choice in choices if choice not in result.stderr] == []
 
 
+def test_part_of_the_figures_of_topologies_never_replaces_all() -> None:
+    result = CliRunner().invoke(topologies.app, ["changes", "--keep"], env={"COLUMNS": "1000"})
+    assert result.exit_code == 2
+    assert "name none with --keep" in result.stderr
+
+
 @pytest.mark.parametrize("argument", ["SEED=x", "SEED=1.5", "ROUNDS=x"])
 def test_make_refuses_what_is_no_whole_number(argument: str) -> None:
     command = ["make", "--dry-run", "native-fuzz", argument]
