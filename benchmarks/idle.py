@@ -40,11 +40,11 @@ def main(
         session = start("127.0.0.1:1", folder)
         stack.callback(session.stop)
         config = _config(backlogs, folder)
-        if load_once(session, config, asks_kafka=False) != streams * markers:
+        if load_once(session, config) != streams * markers:
             sys.exit("not every marker was loaded")
         for _ in range(_ROUNDS):
             meter = meter_of(session)
-            load_once(session, config, asks_kafka=False)
+            load_once(session, config)
             cost = meter.read()
             each_ms = 1e3 * cost.cpu_s / streams
             sys.stdout.write(f"{cost.cpu_s:.2f} CPU-s, {cost.wall_s:.2f} s; {each_ms:.1f} CPU-ms a stream\n")
@@ -55,7 +55,6 @@ def _config(backlogs: list[Backlog], folder: Path) -> Path:
         "kafka": {"bootstrap.servers": "127.0.0.1:1"},
         "stage": {"url": backlogs[0].stage_url},
         "loader": {"http": None},
-        "logs": {"level": "error"},
         "streams": [
             {
                 "app_id": backlog.topic,

@@ -62,7 +62,7 @@ class MergeCase:
     elements: int
 
     def __str__(self) -> str:
-        return f"{self.section} {self.events:,} events, {self.records:,} records"
+        return f"{self.section}: {self.events:,} events, {self.records:,} records"
 
 
 @app.command()
@@ -110,7 +110,7 @@ def _measured(session: SparkSession, case: Case, folder: Path, rounds: int) -> M
         size_bytes, found = _measure(session, case, folder)
         for side, cost in found.items():
             costs[side].append(cost)
-            _say(f"  {case.section} {case.files:,} files, round {number + 1}: {side} {cost.cpu_s:.2f} CPU-s")
+            _say(f"  {case.section}: {case.files:,} files, round {number + 1}: {side} {cost.cpu_s:.2f} CPU-s")
     return Measured(case.section, case.files, size_bytes, costs)
 
 

@@ -13,6 +13,7 @@ from common.clock import SystemClock
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.settings import load_settings
+from common.settings.model import LogSettings
 from delta_loader.service import LoaderService
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.wiring import spark_ports
@@ -25,11 +26,10 @@ Result = TypeVar("Result")
 _THREADS = 32
 
 
-def load_once(spark: SparkSession, config: Path, *, asks_kafka: bool = True) -> int:
+def load_once(spark: SparkSession, config: Path, *, asks_kafka: bool = False) -> int:
     """Load everything that is staged, and return the number of rows added.
 
-    Without a broker, pass ``asks_kafka=False``: a new loader would wait three seconds for it, which is not part of a
-    load.
+    A new loader that asks Kafka waits three seconds where no broker is, which is not part of a load.
     """
     settings = load_settings(config, os.environ)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -37,7 +37,7 @@ def load_once(spark: SparkSession, config: Path, *, asks_kafka: bool = True) -> 
         def parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
             return list(pool.map(function, items))
 
-        log = set_up_logs(settings.logs, "delta-loader")
+        log = set_up_logs(LogSettings(level="error"), "delta-loader")  # figures alone are printed
         tables = SparkDeltaTables(spark, SystemClock(), settings.stage.url)
         ports = spark_ports(settings, spark, tables, parallel, log=log, metrics=Metrics())
         if not asks_kafka:

@@ -61,13 +61,13 @@ def merge_both(
     session.read.parquet(*first).drop(DELETE_COLUMN).limit(0).write.format("delta").save(theirs)
     merge = _replace if elements else _merge
     merge(session, first, theirs)
-    load_once(session, path, asks_kafka=False)
+    load_once(session, path)
     changes = [(generator.randrange(records + records // 10), generator.random() < _DELETES) for _ in range(events)]
     files = _staged(settings, place, changes, elements)
     size_bytes = sum(Path(file).stat().st_size for file in files)
     costs = {}
     meter = meter_of(session)
-    load_once(session, path, asks_kafka=False)
+    load_once(session, path)
     costs["merge"] = meter.read()
     meter = meter_of(session)
     merge(session, files, theirs)
@@ -99,7 +99,6 @@ def _config(place: Path, table: str, *, is_exploded: bool) -> dict[str, object]:
         "stage": {"url": str(place / "stage")},
         # Loaded files stay, because the other side reads them too.
         "loader": {"http": None, "marker_retention": "1d"},
-        "logs": {"format": "json"},
         "streams": [stream],
     }
 

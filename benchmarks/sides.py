@@ -72,7 +72,7 @@ class Bench:
     def _ours(self, case: Case) -> Costs:
         path, wrote = self._written(case, self._empty("ours"), native="on")
         meter = spark.meter_of(self.spark)
-        loaded = load_once(self.spark, path)
+        loaded = load_once(self.spark, path, asks_kafka=True)
         load = meter.read()
         if loaded != case.messages:
             msg = f"{loaded} of {case.messages} messages are in the tables"
