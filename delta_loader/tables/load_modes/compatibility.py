@@ -16,6 +16,8 @@ Rules:
    versions would be overwritten.
 7. Missing columns are reported with the statement that adds them: a table that another tool created lacks Kafka's
    columns, and its owner would have to look their types up.
+8. Dead letters in a table of rows, and rows in a table of dead letters, mean that the config names the wrong table: no
+   statement that would mix them is offered.
 """
 
 import json
@@ -29,6 +31,7 @@ from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
 from common.tables.changes import HISTORY_COLUMNS, IS_CURRENT
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from common.tables.schema_compatibility import (
     columns_setting,
     partitioning_problem,
@@ -87,6 +90,9 @@ def remedy_for(
         there, columns = schema_from_json(table.schema), schema_from_json(staged.schema)
     except SchemaError:
         return f"load into a table whose columns are known here, or change {otherwise}"
+    if _are_dead_letters(columns) != _are_dead_letters(there):
+        held, wrong = ("rows", "dead_letters") if _are_dead_letters(columns) else ("dead letters", "table")
+        return f"this is a table of {held}: set {wrong} to another one (or were table and dead_letters swapped?){and_again}"
     known = {name.casefold() for name in there.names}
     missing = StructType(tuple(field for field in columns if field.name.casefold() not in known))
     if _overwrites_versions(there, staged):
@@ -119,6 +125,10 @@ def remedy_for(
         f"change the table with ALTER TABLE {delta_table(url)} (a new column, a wider type, DROP NOT NULL, a name), or "
         f"set evolution: widen for wider numbers; or change {otherwise}"
     )
+
+
+def _are_dead_letters(columns: StructType) -> bool:
+    return {*columns.names} == {*DEAD_LETTER_SCHEMA.names}
 
 
 def _has_kafkas(columns: StructType) -> bool:

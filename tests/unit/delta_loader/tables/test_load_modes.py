@@ -9,6 +9,7 @@ from common.schema.types import DataType
 from common.schema.widening import widened
 from common.settings.values import LoadSetting
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from common.tables.state import TableState
 from common.tables.table_features import may_have_refused_rows, may_refuse_rows
 from delta_loader.plan.held import stage_again
@@ -71,6 +72,15 @@ def test_remedy_for_a_difference_has_its_commands() -> None:
         assert "so for 2 more" in raised.value.remedy
     assert "rewind" not in remedy_for(shape("a INT"), shape("a BIGINT"), "/t", "streams[0].columns"), "nothing waits"
     assert "--below-table" in stage_again(starts, below_table=True)
+
+
+def test_remedy_for_swapped_tables_mixes_no_rows_with_dead_letters() -> None:
+    rows, dead_letters = shape("id BIGINT"), TableShape(schema_to_json(DEAD_LETTER_SCHEMA), ())
+    for table, staged, wrong in [(rows, dead_letters, "dead_letters"), (dead_letters, rows, "table")]:
+        remedy = remedy_for(table, staged, "/t", "columns", restage="stage again")
+        assert f"set {wrong} to another one" in remedy
+        assert remedy.endswith(" and stage again")
+        assert "ADD COLUMNS" not in remedy
 
 
 def test_remedy_for_a_partition_column_that_is_not_staged_names_it() -> None:
