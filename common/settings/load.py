@@ -12,6 +12,7 @@ Rules:
 
 import difflib
 import inspect
+import json
 import re
 import typing
 from collections.abc import Mapping
@@ -139,7 +140,8 @@ def _substitute(
     def _from_environment(name: str) -> str:
         if name not in environ:
             msg = f"{source}: {_dotted(path)}: the environment variable {name} is not set"
-            raise ConfigError(msg, f"export {name}, or write $${{…}} for the literal text")
+            fix = f"export {name}" if name.isidentifier() else "write the name alone, as in ${NAME}: it has no default"
+            raise ConfigError(msg, f"{fix}, or write $${{…}} for the literal text")
         return environ[name]
 
     def _from_file(name: str) -> str:
@@ -246,8 +248,8 @@ def _shown(path: tuple[int | str, ...], value: object, references: References) -
     """A value as an error may quote it; empty if it is too long, or a whole section."""
     if any(sounds_secret(str(part)) for part in path):
         return MASK
-    if value is None:
-        return "null"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     if isinstance(value, BaseModel):
         return ""
     masked = references.masked(value, tuple(map(str, path)))

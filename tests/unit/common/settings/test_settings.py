@@ -722,6 +722,14 @@ WRONG = {
         ["'orders-eu'", "txn actions"],
     ),
     "a variable that is not set": (with_section(stage={"url": "${KDE_NOT_SET}/x"}), ["KDE_NOT_SET", "export"]),
+    "a variable with a default, as in a shell": (
+        with_section(stage={"url": "${KDE_NOT_SET:-/data}/x"}),
+        ["KDE_NOT_SET:-/data is not set", "→ write the name alone"],
+    ),
+    "a word of YAML in place of a number": (
+        with_section(writer={"flush_records": True}),
+        ["writer.flush_records: true is not a whole number"],
+    ),
     "an app_id that leads out of its folder": (with_stream(app_id=".."), ["streams[0].app_id"]),
     "an app_id of spaces": (with_stream(app_id="  "), ["streams[0].app_id"]),
     "an app_id that is too long for a file's name": (
