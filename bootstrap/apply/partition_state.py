@@ -11,6 +11,7 @@ from common.remedies import quoted
 from common.settings import Stream
 from common.spans import Position, Span, TopicPartition
 from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin
+from common.stage.merged import InputEnd, ends_at, id_of_input, inputs_of, is_merged, merged_position
 from common.stage.put_aside import put_aside_manifests
 from common.tables.deferred_ranges import deferred_of
 from common.tables.identity import NO_IDENTITY, TableChain, TableIdentity, overlap
@@ -67,24 +68,75 @@ def partition_state(
     foreign = _foreign(state, stream, ids, identity)
     if foreign is None:
         return replace(state, put_aside=put_aside_manifests(store, partition)) if state.is_behind_tables else state
+    inputs, unknown = _loaded_inputs(store, state, stream, identity_of)
     return replace(
         state,
         table=None,  # Its content is about another chain.
         deferred_from=None,
         foreign=foreign,
-        elsewhere=_loaded_elsewhere(state, stream, transactions, identity_of),
+        elsewhere=_loaded_elsewhere(state, stream, transactions, identity_of, inputs),
+        unknown_inputs=unknown,
         replaced_generation=max(
             (known.generation for other, known in identity.chains.items() if overlap(other, partition)), default=0
         ),
     )
 
 
+def _loaded_inputs(
+    store: ObjectStore, state: PartitionState, stream: Stream, identity_of: Callable[[str], TableIdentity]
+) -> tuple[Mapping[TopicPartition, Position], TopicPartition | None]:
+    """How far the table has each Kafka partition of a chain by chains that have others too, or not all of them.
+
+    And a chain of several topics, if any, of which that is unknown: no marker in the stage ends at its position.
+    """
+    partition = state.partition
+    chains = [
+        (other, known.position, known.topic_id)
+        for app_id in (stream.app_id, *_others(state, stream))
+        for other, known in identity_of(app_id).chains.items()
+        if other != partition and overlap(other, partition)
+    ]
+    if chains and state.table is not None:  # the chain was there before the one that is in its place
+        chains.append((partition, state.table, state.chain_topic_id))
+    loaded: dict[TopicPartition, Position] = {}
+    unknown = None
+    for chain, position, topic_ids in chains:
+        ends = _ends_of(store, chain, position)
+        unknown = unknown if ends else chain
+        for end in ends:
+            topic = end.partition.topic
+            ids = (id_of_input(chain.topic, topic, topic_ids), id_of_input(partition.topic, topic, state.topic_id))
+            if end.partition in inputs_of(partition) and (None in ids or ids[0] == ids[1]):
+                loaded[end.partition] = max(end.position, loaded.get(end.partition, end.position))
+    return loaded, unknown
+
+
+def _ends_of(store: ObjectStore, chain: TopicPartition, position: Position) -> tuple[InputEnd, ...]:
+    """The position of each Kafka partition at a position of which a table knows only the sum."""
+    if not is_merged(chain.topic):
+        return ends_at(chain, position)
+    markers = (staged.marker for staged in staged_markers(store, chain) if staged.marker is not None)
+    return next((ends_at(chain, marker.span.end) for marker in markers if marker.span.end == position), ())
+
+
 def _loaded_elsewhere(
-    state: PartitionState, stream: Stream, transactions: Mapping[str, int], identity_of: Callable[[str], TableIdentity]
+    state: PartitionState,
+    stream: Stream,
+    transactions: Mapping[str, int],
+    identity_of: Callable[[str], TableIdentity],
+    inputs: Mapping[TopicPartition, Position],
 ) -> Position | None:
+    """How far the table has the chain's topic; ``inputs`` is how far it has its Kafka partitions by other chains."""
     identity = identity_of(stream.app_id)
     known = identity.chains.get(state.partition)
     loaded = [state.table] if _is_of_its_topic(state, stream, identity) else []
+    if inputs and is_merged(state.partition.topic):
+        lows = ends_at(state.partition, state.ends.low)
+        loaded.append(
+            merged_position(InputEnd(low.partition, max(low.position, inputs.get(low.partition, 0))) for low in lows)
+        )
+    elif inputs:
+        loaded += inputs.values()
     if known is not None and known.grew_since(state.chain_origin):
         loaded.append(known.position)
     for app_id in _others(state, stream):

@@ -13,14 +13,15 @@ Rules:
    different records (``at``). Records before that offset count as loaded, and those from it on are loaded as new.
 4. The table's positions may belong to another stream or another topic than the chain (common/tables/identity.py). The
    chain then restarts in the same way, ``at`` the given position, or else at Kafka's first record. It never starts
-   before the end of what the table has of it under another app_id. What is staged from its new start on is staged again
-   from Kafka, so it is not given up. Some records are not loaded a second time: those that the table has under another
-   app_id, and those of an earlier generation that another stage has gone on to load.
+   before the end of what the table has of it under another app_id, or of its topics together with others. What is
+   staged from its new start on is staged again from Kafka, so it is not given up. Some records are not loaded a second
+   time: those that the table has under another app_id, and those of an earlier generation that another stage has gone
+   on to load.
 5. All markers are copied below ``stray/`` first. Then the origin is written. Then the markers are deleted, the highest
    first. Once the origin is written, they are of an older generation, which is ignored. A crash in between therefore
    does no harm, and the same command cleans up.
 6. The old chain's records for Kafka topics that are not yet delivered are still delivered: the new origin names their
-   outboxes.
+   outboxes, up to its position where the topic is the same. A topology's state is not carried over.
 """
 
 from dataclasses import dataclass
@@ -96,6 +97,13 @@ def _separate_chain(state: PartitionState, why: str, at: Position | None, *, giv
     if at is not None and is_merged(state.partition.topic):
         msg = f"{state.partition} is a chain of several topics, for which one offset does not say where to start"
         raise UsageError(msg, "remove --at: the chain then starts at the first records that Kafka has")
+    if at is None and state.unknown_inputs is not None:
+        msg = (
+            f"the table has records of {state.partition} by the chain {state.unknown_inputs}, and it is no longer "
+            "known up to which offset: they could be loaded a second time"
+        )
+        first = "use --at with the first offset that the table lacks (its column _kafka_offset has the others)"
+        raise UsageError(msg, _OTHER_STREAM if is_merged(state.partition.topic) else first)
     begin = max(ends.low, loaded or ends.low) if at is None else at
     if not ends.low <= begin <= ends.high:
         msg = f"the chain would start at {begin}, but Kafka has [{ends.low}, {ends.high}) of {state.partition}"
@@ -105,10 +113,19 @@ def _separate_chain(state: PartitionState, why: str, at: Position | None, *, giv
             f"the table has {state.partition} up to {loaded}: from {begin} on its records would be loaded a second time"
         )
         raise UsageError(msg, f"use --at {loaded}")
-    notes = (f"it gets a chain of its own, because {why}", *_lost(state, give_up=give_up, begin=begin))
-    generation = max(state.generation, state.replaced_generation) + 1
-    chain_origin = ChainOrigin(begin, generation, state.topic_id, number=state.next_origin, loaded_before=state.loaded)
-    return Restart(state.partition, chain_origin, (*reversed(state.staged), *reversed(state.older)), notes)
+    notes = [f"it gets a chain of its own, because {why}", *_lost(state, give_up=give_up, begin=begin)]
+    tasks = TaskStates.from_chain(state)
+    if tasks.known:
+        notes.append("the state of its topology is empty there, and from there on its records are sent to topics again")
+    chain_origin = ChainOrigin(
+        begin,
+        max(state.generation, state.replaced_generation) + 1,
+        state.topic_id,
+        tasks.outboxes(begin if _may_be_of_this_topic(state) else Position(MAX_POSITION)),
+        number=state.next_origin,
+        loaded_before=state.loaded,
+    )
+    return Restart(state.partition, chain_origin, (*reversed(state.staged), *reversed(state.older)), tuple(notes))
 
 
 def _is_of_this_topic(state: PartitionState) -> bool:

@@ -77,6 +77,8 @@ class PartitionState:
     """Why the chain is not the one of the table's positions (common/tables/identity.py); None where it is."""
     elsewhere: Position | None = None
     """Where ``foreign``: how far the table has this topic, under this app_id or one that the chain was staged for."""
+    unknown_inputs: TopicPartition | None = None
+    """Where ``foreign``: a chain of several topics, of which it is unknown how far the table has this topic by it."""
     loaded_under: str | None = None
     """The app_id of the other stream that loaded the chain's settled start (common/tables/identity.py, rule 5)."""
     replaced_generation: int = 0

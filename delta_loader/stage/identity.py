@@ -24,7 +24,7 @@ from common.stage.chain import emptied
 from common.stage.chain_origins import ChainOrigin, is_superseded
 from common.stage.markers import Manifest, Marker, MarkerName
 from common.stage.merged import known_as
-from common.tables.identity import NO_IDENTITY, TableIdentity
+from common.tables.identity import NO_IDENTITY, TableIdentity, overlap
 from common.tables.transactions import TxnIds
 from delta_loader.plan.plan import AnyMarker, ForeignMarker, UnreadableMarker, is_by_hand
 
@@ -154,6 +154,9 @@ class StreamIdentity:
 
     def _other_chain(self, name: MarkerName, url: str, other: TopicPartition) -> ForeignMarker:
         partition, known = name.topic_partition, self.tables[url].chains[other]
+        where = "starts it at Kafka's first record, --at OFFSET at another one"
+        if overlap(other, partition):
+            where = "starts it after what the table has of it"
         return ForeignMarker(
             name,
             OTHER_TOPIC,
@@ -161,7 +164,7 @@ class StreamIdentity:
             f"{self.stream.app_id} ({other} up to {known.position}), but the marker {name.path} was staged from the "
             f"topic {known_as(partition.topic)}",
             f"use another app_id for the stream; or load this topic into the table too, with a new chain: "
-            f"`{_restart(partition)} --yes` starts it at Kafka's first record, --at OFFSET at another one",
+            f"`{_restart(partition)} --yes` {where}",
         )
 
     def _other_topic(self, name: MarkerName, manifest: Manifest, topic_id: str | None) -> ForeignMarker | None:

@@ -32,7 +32,7 @@ from common.stage.chain_origins import (
 from common.stage.idle import IdleFact, facts_to_bytes, idle_path
 from common.stage.markers import Marker, MarkerName, manifest_from_bytes, manifest_to_bytes
 from common.stage.resolutions import Resolution
-from common.stage.task_files import EMPTY_STATE, OutboxName, StateFileName, StateFiles, StateKind
+from common.stage.task_files import EMPTY_STATE, MarkedState, OutboxName, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
 from common.tables.deferred_ranges import DeferredIds
@@ -283,6 +283,16 @@ def test_chain_of_several_topics_has_no_start_offset() -> None:
     assert required(plan.chain_origin).position == 0
 
 
+def test_start_must_be_given_where_it_is_unknown_what_the_table_has() -> None:
+    joined = TopicPartition(Topic("orders+payments"), Partition(0))
+    known = replace(state(ends=(3, 50)), foreign=WHY, unknown_inputs=joined)
+    with pytest.raises(UsageError, match=r"by the chain orders\+payments/0, and it is no longer known") as error:
+        plan_restart(known, give_up=True)
+    assert error.value.remedy.startswith("use --at with the first offset that the table lacks")
+    plan = instance(Restart, plan_restart(known, give_up=True, at=Position(20)))
+    assert required(plan.chain_origin).position == 20
+
+
 def test_old_chain_with_an_unreadable_marker_must_be_given_up_explicitly() -> None:
     old = state(*OLD, table=20)
     broken = replace(old, staged=(*old.staged, StagedMarker("done/x", MarkerName(ORDERS, Position(20)), None)))
@@ -321,6 +331,20 @@ def test_new_chain_carries_the_old_chain_s_undelivered_outboxes() -> None:
     plan = instance(Restart, plan_restart(state(first, last, table=20), give_up=False))
     begun = ChainOrigin(Position(0), 1, "new", (OUTBOX,), number=1, loaded_before=Position(0))
     assert plan.chain_origin == begun
+
+
+@pytest.mark.parametrize("topic_id", ["old", "new"])
+def test_chain_of_another_app_id_keeps_undelivered_outboxes_and_no_state(topic_id: str) -> None:
+    first, last = OLD
+    later = OutboxName(ORDERS, Position(10), 0, "0b4b").path
+    marked = replace(required(last.manifest), outboxes=(OUTBOX, later), state=MarkedState(STATE, STATE))
+    known = state(first, replace(last, manifest=marked), now=topic_id)
+    plan = plan_restart(replace(known, foreign=WHY, elsewhere=Position(10)), give_up=True)
+    begun = required(instance(Restart, plan).chain_origin)
+    staged_again = () if topic_id == "new" else (later,)
+    assert (begun.position, begun.state) == (10, None)
+    assert begun.outboxes == tuple(path for path in (OUTBOX, later) if path not in staged_again)
+    assert "its topology is empty there" in "".join(instance(Restart, plan).notes)
 
 
 def test_ranges_that_one_table_lacks_must_be_given_up_explicitly() -> None:

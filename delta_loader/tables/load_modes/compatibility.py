@@ -91,8 +91,8 @@ def remedy_for(
     except SchemaError:
         return f"load into a table whose columns are known here, or change {otherwise}"
     if _are_dead_letters(columns) != _are_dead_letters(there):
-        held, wrong = ("rows", "dead_letters") if _are_dead_letters(columns) else ("dead letters", "table")
-        return f"this is a table of {held}: set {wrong} to another one (or were table and dead_letters swapped?){and_again}"
+        held, key = ("rows", "dead_letters") if _are_dead_letters(columns) else ("dead letters", "table")
+        return f"it has {held}: set {key} to another table (or were table and dead_letters swapped?){and_again}"
     known = {name.casefold() for name in there.names}
     missing = StructType(tuple(field for field in columns if field.name.casefold() not in known))
     if _overwrites_versions(there, staged):

@@ -6,19 +6,21 @@ from dataclasses import replace
 import pytest
 
 from bootstrap.apply.partition_state import lacking_in_others, partition_state, require_even, table_position
+from bootstrap.plans.restart import Restart, plan_restart
 from bootstrap.plans.state import Ends, PartitionState
 from common.errors import UsageError
 from common.settings import Stream
 from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.markers import MarkerName
+from common.stage.merged import InputEnd, inputs_at, inputs_of, merged_position
 from common.tables.deferred_ranges import DeferredIds
 from common.tables.identity import TableChain, TableIdentity
 from common.tables.state import TableState
 from common.tables.transactions import TxnIds
-from tests.builders import required, span
+from tests.builders import instance, required, span
 from tests.fakes.loading import routed_settings_for, settings_for
-from tests.fakes.staging import Staging
+from tests.fakes.staging import JoinedStaging, Staging
 
 NOTHING = TableIdentity()
 
@@ -216,3 +218,56 @@ def test_uneven_tables_are_refused_with_both_positions(staging: Staging) -> None
     deferred = DeferredIds.for_table(TxnIds("theirs", several_topics=False), staging.source(0), url)
     with pytest.raises(UsageError, match=rf"has \[3, 9\) of orders.0, and {url} lacks its part of that"):
         require({"theirs-0": 11, **deferred.written(span(3, 9))}, {})
+
+
+def test_single_topic_starts_after_what_the_table_has_of_it_with_others(staging: Staging) -> None:
+    joined = JoinedStaging(staging.root)
+    joined.flush(0, 0, 20)
+    end = joined.flush(0, 20, 30).span.end
+    (own,) = [reached.position for reached in inputs_at(end) if reached.partition == staging.source(0)]
+    identity = TableIdentity(chains={joined.source(0): TableChain(0, Position(int(end)))})
+    state = state_of(staging, table={}, identity=identity)
+    assert (state.elsewhere, state.unknown_inputs) == (own, None)
+    cut = TableIdentity(chains={joined.source(0): TableChain(0, Position(25))})
+    state = state_of(staging, table={}, identity=cut)
+    assert (state.elsewhere, state.unknown_inputs) == (None, joined.source(0)), "no marker ends there"
+
+
+@pytest.mark.parametrize(("its_id", "begin"), [("A", 9), (None, 9), ("Z", 2)])
+def test_joined_topics_start_after_what_the_table_has_of_one(staging: Staging, its_id: str | None, begin: int) -> None:
+    joined = JoinedStaging(staging.root)
+    orders, payments = inputs_of(joined.source(0))
+    low, high = (merged_position([InputEnd(orders, at), InputEnd(payments, at)]) for at in (Position(2), Position(50)))
+    identity = TableIdentity(chains={orders: TableChain(0, Position(9), its_id)})
+    state = partition_state(
+        joined.store(joined.stage_url),
+        settings_for(joined).streams[0],
+        joined.source(0),
+        ends=Ends(low, high),
+        table=table_with({}),
+        topic_id="A,B",
+        identity_of=lambda _app_id: identity,
+    )
+    plan = instance(Restart, plan_restart(state, give_up=False))
+    origin = required(plan.chain_origin)
+    assert inputs_at(origin.position) == (InputEnd(orders, Position(begin)), InputEnd(payments, Position(2)))
+
+
+def test_topics_that_were_joined_before_start_after_what_the_table_has_of_each(staging: Staging) -> None:
+    """The table's commits no longer name the joined chain, its txn action does."""
+    joined = JoinedStaging(staging.root)
+    end = joined.flush(0, 0, 20).span.end
+    orders, payments = inputs_of(joined.source(0))
+    zero = merged_position([InputEnd(orders, Position(0)), InputEnd(payments, Position(0))])
+    state = partition_state(
+        joined.store(joined.stage_url),
+        settings_for(joined).streams[0],
+        joined.source(0),
+        ends=Ends(zero, Position(100)),
+        table=table_with({"orders-orders+payments-0": int(end) - 1}),
+        topic_id=None,
+        identity_of=lambda _app_id: TableIdentity(chains={orders: TableChain(1, Position(40))}),
+    )
+    reached = {reached.partition: reached.position for reached in inputs_at(required(state.elsewhere))}
+    before = {reached.partition: reached.position for reached in inputs_at(end)}
+    assert reached == {orders: 40, payments: before[payments]}

@@ -359,6 +359,7 @@ def test_topics_that_are_joined_from_now_on_are_not_loaded_again(pipeline: Pipel
     settings = settings_for(joined)
     (report,) = loader_for(joined, pipeline.tables, settings).run_pass()
     assert reasons(report)["orders+payments/0"] == "other_topic"
+    assert report.held[joined.source(0)].remedy.endswith("--yes` starts it after what the table has of it")
     (other,) = loader_for(JoinedStaging(f"{pipeline.root}/new"), MemoryDeltaTables(), settings).run_pass()
     assert not other.held
 

@@ -78,7 +78,7 @@ def test_remedy_for_swapped_tables_mixes_no_rows_with_dead_letters() -> None:
     rows, dead_letters = shape("id BIGINT"), TableShape(schema_to_json(DEAD_LETTER_SCHEMA), ())
     for table, staged, wrong in [(rows, dead_letters, "dead_letters"), (dead_letters, rows, "table")]:
         remedy = remedy_for(table, staged, "/t", "columns", restage="stage again")
-        assert f"set {wrong} to another one" in remedy
+        assert f"set {wrong} to another table" in remedy
         assert remedy.endswith(" and stage again")
         assert "ADD COLUMNS" not in remedy
 
