@@ -146,9 +146,9 @@ def ends_before(partition: TopicPartition, end: Position, position: Position) ->
         "it is not the topic that was staged, or a hand-made marker or the stream's `start` is ahead of it"
     )
     remedy = (
-        f"{new_chain_where_different(partition, end)}; after an empty hand-made marker in a chain of one topic, "
-        "reading continues by itself when Kafka reaches the position; after a `start`, when the writer is started "
-        "again then"
+        f"{new_chain_where_different(partition, end)}; if `start` was too high, correct it, and give that command the "
+        "offset where the stream has to begin; if Kafka will still get the position, reading continues then: by itself "
+        "after an empty hand-made marker in a chain of one topic, otherwise once the writer is started again"
     )
     return PartitionFault(partition, problem, remedy, TRUNCATED)
 

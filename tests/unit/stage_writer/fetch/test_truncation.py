@@ -176,9 +176,10 @@ def test_topic_that_ends_before_its_chain_has_lost_records(
     assert (reason, ends) == (TRUNCATED, [])
     assert "ends at 99 in Kafka, before position 100" in text
     assert "a hand-made marker or the stream's `start` is ahead of it" in text
+    assert "if `start` was too high, correct it, and give that command the offset" in text
     assert "if it names none, it is 99), and" in text
     assert "--at OFFSET --yes" in text, "records before the end may be new ones"
-    assert "after a `start`, when the writer is started again" in text
+    assert "otherwise once the writer is started again" in text
 
 
 def test_end_that_a_new_leader_does_not_know_yet_is_checked_again(
