@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+import difflib
 import errno
 import inspect
 import os
@@ -67,6 +68,7 @@ _NOT_ALLOWED, _NO_RANGE = (401, 403), 416
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError"})
 _UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '?(\w+)")
 _CLIENT_KWARGS = ("region_name", "api_version", "use_ssl", "verify", "endpoint_url", "aws_session_token", "config")
+_CREDENTIAL_OPTIONS = ("key", "secret", "token")
 _CREDENTIALS = "check the credentials in stage.storage_options, or in the environment, and their permissions"
 
 
@@ -354,7 +356,7 @@ def _remedy(error: Exception) -> str:
         return _CREDENTIALS
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return "free some space; the write is tried again, and nothing is lost meanwhile"
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or _names_no_bucket(error):
         return "create the bucket or folder, or fix its name in the URL"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return "use a shorter app_id, or shorter folder names in the URL"
@@ -362,25 +364,47 @@ def _remedy(error: Exception) -> str:
     return f"check that the store is available and that stage.storage_options lead to it{region}"
 
 
-def _wrong_option(error: Exception, client: object) -> StoreRefusedError | None:
+def _wrong_option(error: Exception, client: AbstractFileSystem) -> StoreRefusedError | None:
     unknown = _UNKNOWN_OPTION.search(str(error)) if isinstance(error, TypeError) else None
+    given = client.storage_options
     if unknown is not None:
-        known = {*inspect.signature(type(client).__init__).parameters, *_CLIENT_KWARGS} - {"self", "kwargs"}
         msg = f"stage.storage_options has {unknown[1]!r}, which the client of this store does not take"
-        return StoreRefusedError(msg, did_you_mean(unknown[1], known, "remove it from stage.storage_options"))
+        return StoreRefusedError(msg, _instead_of(unknown[1], client))
+    no_text = [name for name in _CREDENTIAL_OPTIONS if not isinstance(given.get(name), str | None)]
+    if no_text and isinstance(error, TypeError):
+        return StoreRefusedError(f"stage.storage_options.{no_text[0]} is not text", "put it in quotes")
     if isinstance(error, ValueError) and str(error).startswith("Invalid endpoint"):
         msg = f"stage.storage_options: {error}"
         return StoreRefusedError(msg, "write endpoint_url as a URL, for example http://localhost:9000")
     return None
 
 
+def _instead_of(name: str, client: AbstractFileSystem) -> str:
+    """The remedy for an option that a client does not take, at the top or in client_kwargs."""
+    at_the_top = inspect.signature(type(client).__init__).parameters.keys() - {"self", "kwargs"}
+    known = {*at_the_top, *_CLIENT_KWARGS}
+    nearest = difflib.get_close_matches(name, known, n=1)
+    if name in client.storage_options and nearest and nearest[0] not in at_the_top:
+        return f"write it as client_kwargs: {{{nearest[0]}: …}}"
+    return did_you_mean(name, known, "remove it from stage.storage_options")
+
+
 def _is_permanent(error: Exception) -> bool:
-    """Whether an error is permanent: no bucket, no credentials or refused ones, or a name that no disk takes."""
+    """Whether an error is permanent: no such bucket, no credentials or refused ones, or a name that no disk takes."""
     if isinstance(error, FileNotFoundError | NotADirectoryError) or type(error).__name__ in _NO_CREDENTIALS:
         return True
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return True
+    if _names_no_bucket(error):
+        return True
     return any(status in _NOT_ALLOWED for status in _statuses(error))
+
+
+def _names_no_bucket(error: Exception) -> bool:
+    """Whether S3, or its client, refuses a bucket's name as one that no bucket can have."""
+    response = getattr(error.__cause__, "response", None)
+    refused = isinstance(response, dict) and response.get("Error", {}).get("Code") == "InvalidBucketName"
+    return refused or "Invalid bucket name" in str(error)
 
 
 def _statuses(error: Exception) -> tuple[object, object]:

@@ -1,5 +1,6 @@
 """The options that fsspec gets in addition to the storage options."""
 
+import errno
 import gc
 import os
 from threading import Event, Thread
@@ -7,6 +8,7 @@ from typing import cast
 
 import fsspec
 import pytest
+from botocore.exceptions import ClientError, ParamValidationError
 from fsspec.implementations.memory import MemoryFileSystem
 from s3fs import S3FileSystem
 
@@ -121,6 +123,10 @@ def test_client_that_cannot_start_is_a_store_error(monkeypatch: pytest.MonkeyPat
     [
         ({"keyy": "k"}, "has 'keyy'", "did you mean 'key'?"),
         ({"client_kwargs": {"endpoint": "http://localhost:1"}}, "has 'endpoint'", "did you mean 'endpoint_url'?"),
+        ({"region": "eu"}, "has 'region'", "write it as client_kwargs: {region_name: …}"),
+        ({"region_name": "eu"}, "has 'region_name'", "write it as client_kwargs: {region_name: …}"),
+        ({"endpoint": "http://localhost:1"}, "has 'endpoint'", "did you mean 'endpoint_url'?"),
+        ({"key": 1234, "endpoint_url": "http://127.0.0.1:9"}, "storage_options.key is not text", "put it in quotes"),
         ({"config_kwargs": {"zzz": 1}}, "has 'zzz'", "remove it"),
         ({"endpoint_url": "localhost:1"}, "Invalid endpoint: localhost:1", "write endpoint_url as a URL"),
     ],
@@ -131,6 +137,20 @@ def test_invalid_client_options_are_named(options: dict[str, object], problem: s
     with pytest.raises(StoreRefusedError, match=problem) as raised:
         list(store.list("done/"))
     assert raised.value.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize("by_the_client", [True, False])
+def test_name_that_no_bucket_can_have_is_permanent(monkeypatch: pytest.MonkeyPatch, *, by_the_client: bool) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        if by_the_client:
+            raise ParamValidationError(report='Invalid bucket name "la ke": Bucket name must match the regex')
+        refused = ClientError({"Error": {"Code": "InvalidBucketName"}}, "PutObject")
+        raise OSError(errno.EINVAL, "The specified bucket is not valid.") from refused
+
+    monkeypatch.setattr(S3FileSystem, "_pipe_file", refuse)
+    with pytest.raises(StoreRefusedError) as raised:
+        FsspecStore("s3://LAKE/stage", {"key": "k", "secret": "s"}).write("name", b"")
+    assert raised.value.remedy == "create the bucket or folder, or fix its name in the URL"
 
 
 def test_memory_store_is_not_written_during_a_listing(monkeypatch: pytest.MonkeyPatch) -> None:
