@@ -169,7 +169,8 @@ def rewind(
         msg = "rewind needs --topic, --partition and --to, or --all-held"
         raise UsageError(msg, f"`bootstrap rewind {CONFIG} --all-held` shows its plan")
     decided = work.plan_rewind(topic, partition, Position(to), below_table=below_table, give_up=give_up)
-    late = work.rewind(decided) if yes else ()
+    flags = [*(["--below-table"] if below_table else []), *(["--give-up"] if give_up else [])]
+    late = work.rewind(decided, flags) if yes else ()
     echo((view.rewind_as_json if as_json else view.rewind_as_text)(decided, late, done=yes))
 
 
@@ -268,7 +269,7 @@ def restart(
         say=lambda line: echo(line, err=True),
     )
     if yes:
-        work.restart(plans)
+        work.restart(plans, [*(["--give-up"] if give_up else []), *([] if at is None else [f"--at {at}"])])
     echo((view.restarts_as_json if as_json else view.restarts_as_text)(plans, done=yes))
 
 

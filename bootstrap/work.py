@@ -242,11 +242,12 @@ class Work:
                 require_even(state, stream, tables.get(stream.table), secondary, identity_of)
         return tuple(plan_restart(state, give_up=give_up, at=at) for state in states)
 
-    def restart(self, plans: Sequence[Restart | UnchangedPartition]) -> None:
+    def restart(self, plans: Sequence[Restart | UnchangedPartition], flags: Sequence[str] = ()) -> None:
+        """Carry restarts out; the repair locks say with which ``flags`` the command was called."""
         self._prove()
         for plan in plans:
             if isinstance(plan, Restart):
-                with self._locks.locked(plan.partition, "bootstrap restart") as store:
+                with self._locks.locked(plan.partition, " ".join(["bootstrap restart", *flags])) as store:
                     staging.restart(store, plan)
 
     def _inspect(self, topic: str, partition: int | None) -> tuple[PartitionState, ...]:
@@ -272,12 +273,16 @@ class Work:
         with self._locks.locked(name.topic_partition, f"bootstrap skip --to {span.end}") as store:
             staging.make(store, plan.marker)
 
-    def rewind(self, plan: RewindPlan) -> tuple[str, ...]:
-        """Carry a rewind out. Returns the paths of markers that were added meanwhile and moved as well."""
+    def rewind(self, plan: RewindPlan, flags: Sequence[str] = ()) -> tuple[str, ...]:
+        """Carry a rewind out. Returns the paths of markers that were added meanwhile and moved as well.
+
+        The repair lock says with which ``flags`` the command was called.
+        """
         self._prove()
         stream, partition = self._stream_of(plan.partition.topic), plan.partition
         highest_position = partial(self._tables.highest_position, stream, partition)
-        with self._locks.locked(partition, f"bootstrap rewind --to {plan.requested}") as store:
+        command = " ".join([f"bootstrap rewind --to {plan.requested}", *flags])
+        with self._locks.locked(partition, command) as store:
             require_not_loading(store, plan, partial(self._tables.position, stream, partition))
             require_no_load_begun(plan, highest_position)
             late = staging.rewind(store, plan)

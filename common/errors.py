@@ -108,6 +108,10 @@ class NewerFormatError(MarkerError):
     """An object in the stage has a format that only a newer release reads."""
 
 
+class UnderRepairError(MarkerError):
+    """A repair has begun a chain anew, and not yet moved an older marker where the next one has to be."""
+
+
 class StateError(MarkerError):
     """The state of a topology's task, which a marker names, is missing or unreadable."""
 

@@ -19,14 +19,16 @@ Rules:
 4. The first claim of a chain has no marker before it that could show a rewind. The chain's origin is therefore read
    before and after this claim. If an operator has moved the origin, or made a marker, the partition is started again. A
    claim that comes in between is not loaded (delta_loader/plan/plan.py, rule 3).
+5. No claim can succeed where a marker from before the origin still has its name. Such a chain is not read from Kafka:
+   a repair moves that marker as its last step, or the loader does.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from common.errors import MarkerError, StoreError
+from common.errors import MarkerError, StoreError, UnderRepairError
 from common.ports import AlreadyExists, ObjectStore
-from common.remedies import repair
+from common.remedies import CONFIG, repair
 from common.spans import Position, Topic, TopicPartition
 from common.stage.chain import emptied
 from common.stage.chain_origins import (
@@ -40,6 +42,7 @@ from common.stage.chain_origins import (
 )
 from common.stage.marker_contents import listed_markers
 from common.stage.markers import Marker, MarkerName, digest_of, folder_of, marker_from_bytes, stray_path
+from common.stage.repair_lock import ending, last_repair
 from stage_writer.chain_end import Lineage, Tail
 
 _READ_AGAIN = 5
@@ -87,6 +90,19 @@ class StagedChains:
             else:
                 return None
         raise StoreError(f"the markers of {partition} disappear while they are read", _WAIT)
+
+    def require_free(self, partition: TopicPartition, end: Position) -> None:
+        """Raises UnderRepairError where a marker from before the origin is at a chain's end (rule 5)."""
+        name, origin = MarkerName(partition, end), self.origin(partition)
+        data = None if origin is None else self._store.read(name.path)
+        if data is None or not is_superseded(marker_from_bytes(name, data), origin):
+            return
+        msg = f"the marker {name.path} is from before the last repair of {partition}, which has not moved it yet"
+        last = last_repair(self._store, partition)
+        if last.ended:
+            raise UnderRepairError(msg, f"the loader moves it when it loads: `delta-loader run {CONFIG} --once`")
+        goes_on = "reading continues when the repair completes; if its process is gone"
+        raise UnderRepairError(msg, f"{goes_on}, {ending(partition, last)}")
 
     def _tail_of_empty(self, tail: Tail, marker: Marker, below: Marker | None, origin: ChainOrigin | None) -> Tail:
         """The tail of a marker that is empty, with the undelivered outboxes that the last one ``below`` it lists.

@@ -43,8 +43,7 @@ class RepairLocks:
         """The stage, while the lock is held. Raises UsageError when another command holds it, and StoreError."""
         seen = self._seen[partition]
         if not seen.ended and seen.number != self._take_over:
-            data = self._store.read(repair_path(partition, seen.number))
-            raise repair_running(partition, seen.number, None if data is None else RepairEntry.from_bytes(data))
+            raise repair_running(partition, seen)
         number = seen.number + 1
         repair = RepairEntry(self._author.name, self._author.now_ms, work, self._unique)
         if isinstance(self._store.create(repair_path(partition, number), repair.to_bytes()), AlreadyExists):

@@ -22,12 +22,14 @@ from dataclasses import dataclass
 
 from common.errors import UsageError
 from common.ports import ObjectStore
+from common.remedies import repair
 from common.sizes import time_text
 from common.spans import TopicPartition
 from common.stage.stored import read_if_readable
 from common.stored_types import StoredForm
 
 REPAIR = "repair"
+_OF_ONE_PARTITION = frozenset({"rewind", "skip", "restart"})
 _NUMBER = re.compile(r".*/(?P<number>\d{20})\.(?P<kind>repair|ended)", re.ASCII)
 
 
@@ -61,6 +63,8 @@ class LastRepair:
     number: int = 0
     """0 if there was none yet."""
     ended: bool = True
+    entry: RepairEntry | None = None
+    """What the repair is; None where it has ended, or where that cannot be read."""
 
 
 def repairs_folder(partition: TopicPartition) -> str:
@@ -81,15 +85,27 @@ def last_repair(store: ObjectStore, partition: TopicPartition) -> LastRepair:
     matches = (_NUMBER.fullmatch(item.path) for item in store.list(repairs_folder(partition)))
     repairs = [(int(match["number"]), match["kind"]) for match in matches if match]
     number = max((number for number, kind in repairs if kind == "repair"), default=0)
-    return LastRepair(number, number == 0 or (number, "ended") in repairs)
+    if number == 0 or (number, "ended") in repairs:
+        return LastRepair(number)
+    data = store.read(repair_path(partition, number))
+    return LastRepair(number, ended=False, entry=None if data is None else RepairEntry.from_bytes(data))
 
 
-def repair_running(partition: TopicPartition, number: int, repair: RepairEntry | None) -> UsageError:
+def ending(partition: TopicPartition, last: LastRepair) -> str:
+    """What ends an unfinished repair whose process is gone."""
+    take_over, work = f"--take-over {last.number}", "" if last.entry is None else last.entry.work
+    program, verb, *flags = [*work.split(), "", ""]
+    if program == "bootstrap" and verb in _OF_ONE_PARTITION:
+        return f"finish it with `{repair(verb, partition, None, *filter(None, flags), take_over, '--yes')}`"
+    return f"give its command again (`{work}`), with {take_over}" if work else f"check its plan and use {take_over}"
+
+
+def repair_running(partition: TopicPartition, last: LastRepair) -> UsageError:
     """The refusal of rule 3."""
-    who = "another repair" if repair is None else str(repair)
-    msg = f"a repair of {partition} is still running: {who} ({repair_path(partition, number)})"
+    who = "another repair" if last.entry is None else str(last.entry)
+    msg = f"a repair of {partition} is still running: {who} ({repair_path(partition, last.number)})"
     return UsageError(
-        msg, f"wait for it; when its process is gone, check the plan again and apply it with --take-over {number}"
+        msg, f"wait for it; when its process is gone, check the plan again and apply it with --take-over {last.number}"
     )
 
 

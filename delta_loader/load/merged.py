@@ -55,7 +55,7 @@ class MergedLoads:
         for partition, repair in zip(noted, repairs, strict=True):
             self._repairs[partition] = repair
             if not repair.ended and needs_note(partition, position_of(partition), waiting[partition][0].start):
-                self._hold(partition, under_repair(partition, repair.number))
+                self._hold(partition, under_repair(partition, repair))
             if is_merged(partition.topic):
                 self._delete_covered(partition, position_of(partition))
 
@@ -80,7 +80,7 @@ class MergedLoads:
             self._stage.create(self._notes[partition], LoadNote(end, self._ports.clock.wall_ms()).to_bytes())
             repair = last_repair(self._stage, partition)
             if not repair.ended:
-                return under_repair(partition, repair.number)
+                return under_repair(partition, repair)
             return repaired(partition) if self._is_repaired(partition, repair, origin_of(partition)) else None
 
         reasons = [

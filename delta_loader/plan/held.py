@@ -12,7 +12,7 @@ from common.remedies import CONFIG, MOST_COMMANDS, delta_table, new_chain, new_c
 from common.spans import Position, Span, TopicPartition
 from common.stage.markers import GONE, Marker
 from common.stage.merged import is_merged, known_as
-from common.stage.repair_lock import repair_path
+from common.stage.repair_lock import LastRepair, ending, repair_path
 from common.stage.stored import UPGRADE
 from common.tables.urls import comparable
 from delta_loader.plan.plan import (
@@ -226,13 +226,13 @@ def not_written(
     )
 
 
-def under_repair(partition: TopicPartition, number: int) -> Held:
+def under_repair(partition: TopicPartition, last: LastRepair) -> Held:
     """An operator's repair has not finished, and of its chain something could be loaded or moved that it is to move."""
     return Held(
         "under_repair",
         f"a repair of {partition} is still running, and may remove what would be loaded: "
-        f"{repair_path(partition, number)} names its owner",
-        f"loading resumes when it completes; if its process is gone, check its plan and use --take-over {number}",
+        f"{repair_path(partition, last.number)} names its owner",
+        f"loading resumes when it completes; if its process is gone, {ending(partition, last)}",
     )
 
 

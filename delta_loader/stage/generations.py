@@ -80,4 +80,4 @@ def _to_move(
 def unfinished_repair(store: ObjectStore, partition: TopicPartition) -> Held | None:
     """Why a chain waits for an operator's repair; None when its last one has ended. Raises StoreError."""
     repair = last_repair(store, partition)
-    return None if repair.ended else under_repair(partition, repair.number)
+    return None if repair.ended else under_repair(partition, repair)

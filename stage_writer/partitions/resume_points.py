@@ -102,6 +102,12 @@ class ResumePoints:
 
     def of(self, partition: TopicPartition, stream: Stream) -> ResumePoint:
         """Where reading of a partition starts now. Raises MarkerError, StoreError and BrokerError."""
+        resume_point = self._of(partition, stream)
+        if resume_point.lineage.generation or resume_point.lineage.origin:
+            self._stage.chains.require_free(partition, resume_point.position)
+        return resume_point
+
+    def _of(self, partition: TopicPartition, stream: Stream) -> ResumePoint:
         tail = self._tail(partition, stream)
         if tail is not None:
             require_inputs(partition, tail.end)

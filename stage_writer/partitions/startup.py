@@ -18,7 +18,15 @@ from dataclasses import dataclass, replace
 
 from structlog.typing import FilteringBoundLogger
 
-from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, NewerFormatError, StateError, StoreError
+from common.errors import (
+    BrokerError,
+    KafkaDeltaExpressError,
+    MarkerError,
+    NewerFormatError,
+    StateError,
+    StoreError,
+    UnderRepairError,
+)
 from common.ports import Clock
 from common.spans import Topic, TopicPartition
 from stage_writer.partitions.partition import Restoring, StartingPartition
@@ -173,6 +181,8 @@ class PartitionStartup:
 def _reason(error: MarkerError) -> str:
     """The fault's short label for metrics."""
     match error:
+        case UnderRepairError():
+            return "under_repair"
         case NewerFormatError():
             return "newer_marker"
         case StateError():

@@ -1,24 +1,34 @@
 """A rewind while a stage writer runs: the two share only the stage."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from bootstrap.apply import stage as operator
+from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.repair import plan_rewind, plan_skip
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.clock import SystemClock
+from common.errors import StoreError, UnderRepairError
+from common.remedies import CONFIG
 from common.settings import StartAt, Stream
 from common.spans import Position
 from common.stage.chain_origins import ChainOrigin, origin_path
+from common.stage.repair_lock import ended_path
 from common.storage.store import FsspecStore
 from stage_writer.chain_end import Tail
 from stage_writer.parquet.buffer import Buffer
+from stage_writer.partitions.resume_points import ResumePoints
 from stage_writer.ports import FlushIdentity, FlushOutcome, LostClaim, Sealed
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import instance, required
 from tests.fakes.markers import ORDERS, chain_of, put
 from tests.fakes.writers import always
+
+if TYPE_CHECKING:
+    from stage_writer.ports import KafkaMetadata
 
 STREAM = Stream.model_validate({"app_id": "orders", "topics": ["orders"], "table": "/t", "columns": "id BIGINT"})
 AUTHOR = Author("operator", 1_000)
@@ -72,6 +82,42 @@ def test_running_writer_continues_at_an_origin_before_its_chain(store: FsspecSto
     rewind(store, 20)
     assert isinstance(seal(writer, tail, 70, 80), LostClaim)
     assert end(writer) == 20
+
+
+@pytest.mark.parametrize("to", [0, 10])
+def test_writer_waits_for_a_rewind_that_was_cut_off(
+    store: FsspecStore, writer: ObjectStage, monkeypatch: pytest.MonkeyPatch, to: int
+) -> None:
+    """Each of its claims would be lost, and each flush has uploaded a file by then."""
+    markers = chain_of(0, 10, 20, 30)
+    put(store, *(replace(it, manifest=replace(required(it.manifest), chain_origin=0)) for it in markers))
+    locks = RepairLocks(store, AUTHOR, "0b4a")
+    locks.read_last(ORDERS)
+    plan = plan_rewind(partition_state(store), Position(to), AUTHOR)
+    points = ResumePoints(cast("KafkaMetadata", None), writer)
+    assert points.of(ORDERS, STREAM).position == 30
+
+    def killed(*_: object) -> None:
+        raise StoreError("the process was killed")
+
+    def cut_off() -> None:
+        with locks.locked(ORDERS, f"bootstrap rewind --to {to}"):
+            operator.rewind(store, plan)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FsspecStore, "delete", killed)
+        with pytest.raises(StoreError):
+            cut_off()
+    with pytest.raises(UnderRepairError) as raised:
+        points.of(ORDERS, STREAM)
+    finish = f"bootstrap rewind {CONFIG} --topic orders --partition 0 --to {to} --take-over 1 --yes"
+    assert finish in raised.value.remedy
+    store.create(ended_path(ORDERS, 1), b"{}")
+    with pytest.raises(UnderRepairError, match="has not moved it yet") as raised:
+        points.of(ORDERS, STREAM)
+    assert "the loader moves it" in raised.value.remedy
+    operator.rewind(store, plan)
+    assert points.of(ORDERS, STREAM).position == to
 
 
 def test_claim_holds_when_the_previous_marker_was_settled(store: FsspecStore, writer: ObjectStage) -> None:

@@ -550,11 +550,11 @@ def test_unfinished_restart_holds_the_chain_whose_old_markers_it_moves() -> None
     begin_again(staging, 1)
     locks = RepairLocks(staging.store(staging.stage_url), Author("operator", 1_000), "0b4a")
     locks.read_last(staging.source(0))
-    with locks.locked(staging.source(0), "restart"):
+    with locks.locked(staging.source(0), "bootstrap restart"):
         (report,) = loader_for(staging, tables).run_pass()
         (partition,) = status_of(staging).partitions
         for held in (report.held[staging.source(0)], required(partition.held)):
-            assert (held.reason, "use --take-over 1" in held.remedy) == ("under_repair", True)
+            assert (held.reason, "--partition 0 --take-over 1 --yes`" in held.remedy) == ("under_repair", True)
         assert (report.strays, len(staging.markers())) == (0, 1)
     (report,) = loader_for(staging, tables).run_pass()
     assert (report.strays, report.held, staging.markers()) == (1, {}, [])

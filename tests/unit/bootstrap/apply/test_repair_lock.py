@@ -12,11 +12,12 @@ from bootstrap.plans.repair import RewindPlan, plan_rewind
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import StoreError, UsageError
 from common.ports import CreateOutcome, ObjectStore
+from common.remedies import CONFIG
 from common.settings import StartAt
 from common.spans import MAX_POSITION, Position
 from common.stage.chain_origins import BEGIN, ChainOrigin, newest_origin, origin_path
 from common.stage.loading import LoadNote
-from common.stage.repair_lock import RepairEntry, ended_path, last_repair, repair_path
+from common.stage.repair_lock import RepairEntry, ended_path, ending, last_repair, repair_path
 from common.storage.chunks import ByteChunks
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, chain_of, put
@@ -208,6 +209,27 @@ def test_last_turn_is_the_highest_number_that_was_claimed_and_ends_by_its_own_ob
         last = last_repair(store, ORDERS)
         last_turns.append((last.number, last.ended))
     assert last_turns == [(1, False), (1, True), (2, False), (2, False)]
+
+
+@pytest.mark.parametrize(
+    ("work", "remedy"),
+    [
+        (
+            "bootstrap rewind --to 5 --below-table",
+            "finish it with `bootstrap rewind {config} {orders} --to 5 --below-table",
+        ),
+        ("bootstrap restart", "finish it with `bootstrap restart {config} {orders}"),
+        ("bootstrap accept --replay", "give its command again (`bootstrap accept --replay`), with"),
+        ("", "check its plan and use"),
+    ],
+)
+def test_remedy_for_an_unfinished_repair_is_its_command(tmp_path: Path, work: str, remedy: str) -> None:
+    store = FsspecStore(str(tmp_path))
+    store.create(repair_path(ORDERS, 1), RepairEntry("operator", 1_000, work, "0b4a").to_bytes())
+    text = ending(ORDERS, last_repair(store, ORDERS))
+    end = " --yes`" if "finish" in remedy else ""
+    orders = f"--topic {ORDERS.topic} --partition {ORDERS.partition}"
+    assert text == f"{remedy} --take-over 1{end}".replace("{orders}", orders).replace("{config}", CONFIG)
 
 
 def test_note_that_cannot_be_read_stands_for_a_load_of_everything() -> None:
