@@ -133,7 +133,9 @@ def _loaded_elsewhere(
     if inputs and is_merged(state.partition.topic):
         lows = ends_at(state.partition, state.ends.low)
         loaded.append(
-            merged_position(InputEnd(low.partition, max(low.position, inputs.get(low.partition, 0))) for low in lows)
+            merged_position(
+                InputEnd(low.partition, max(low.position, inputs.get(low.partition, low.position))) for low in lows
+            )
         )
     elif inputs:
         loaded += inputs.values()
