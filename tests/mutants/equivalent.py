@@ -16,6 +16,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "an origin that was read is listed, too: it is never deleted"
         ),
     },
+    "common.stage.repair_lock": {
+        "last_repair: None if data is None else RepairEntry.from_bytes(data) → "
+        "None if False else RepairEntry.from_bytes(data)": "a turn is never deleted",
+    },
     "common.stage.chain": {
         "read_chain: if marker.previous is not None: → if True:": "no segment ends at no marker",
         (
@@ -93,10 +97,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     },
     "stage_writer.stage.staging": {
         "ObjectStage.new_file: True → False": "a file has as many values as its table has partition columns",
-    },
-    "bootstrap.apply.repair_lock": {
-        "RepairLocks.locked: None if data is None else RepairEntry.from_bytes(data) → "
-        "None if False else RepairEntry.from_bytes(data)": "a turn is never deleted",
     },
     "bootstrap.apply.stage": {
         "_put_late_ones_aside: marker.name.start > plan.position → marker.name.start >= plan.position": (
