@@ -59,7 +59,7 @@ def partition_state(
         generation=generation,
         topic_id=topic_id,
         repairs=repairs,
-        loaded=Position(0) if known is None else known.position,
+        loaded=identity.loaded_in_its_place(partition) if known is None else known.position,
         deferred_from=min((missing.span.start for missing in deferred), default=None),
     )
     first = next(iter(state.chain.markers), None)
@@ -68,16 +68,27 @@ def partition_state(
     foreign = _foreign(state, stream, ids, identity)
     if foreign is None:
         return replace(state, put_aside=put_aside_manifests(store, partition)) if state.is_behind_tables else state
+    return _apart(store, replace(state, foreign=foreign), stream, transactions, identity_of)
+
+
+def _apart(
+    store: ObjectStore,
+    state: PartitionState,
+    stream: Stream,
+    transactions: Mapping[str, int],
+    identity_of: Callable[[str], TableIdentity],
+) -> PartitionState:
+    """The state of a chain that is not the one of the table's positions."""
     inputs, unknown = _loaded_inputs(store, state, stream, identity_of)
+    chains = identity_of(stream.app_id).chains.items()
     return replace(
         state,
         table=None,  # Its content is about another chain.
         deferred_from=None,
-        foreign=foreign,
         elsewhere=_loaded_elsewhere(state, stream, transactions, identity_of, inputs),
         unknown_inputs=unknown,
         replaced_generation=max(
-            (known.generation for other, known in identity.chains.items() if overlap(other, partition)), default=0
+            (known.generation for other, known in chains if overlap(other, state.partition)), default=0
         ),
     )
 
@@ -220,7 +231,8 @@ def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, identity: Table
     if others:
         was = "loaded under" if others[0] == state.loaded_under else "staged for"
         return f"it was {was} the app_id {others[0]}, and the stream's is {stream.app_id}"
-    other = identity.in_its_place(partition, ids.generation_of(partition), several_topics=stream.several_topics)
+    generation, several = ids.generation_of(partition), stream.several_topics
+    other = identity.in_its_place(partition, generation, several_topics=several, origin=state.chain_origin)
     if other is not None:
         position = identity.chains[other].position
         return f"the table {stream.table} has the positions of {other.topic} ({other} up to {position}) in its place"

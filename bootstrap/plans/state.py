@@ -84,7 +84,7 @@ class PartitionState:
     replaced_generation: int = 0
     """The highest generation of the chains that the table has instead."""
     loaded: Position = _NOTHING
-    """How far the main table has the Kafka partition by the newest of its chains; 0 for nothing."""
+    """How far the main table has the Kafka partition by its newest chain, or by those in its place; 0 for nothing."""
     deferred_from: Position | None = None
     """Where the ranges begin that another table of the stream lacks and the main table has."""
 

@@ -32,9 +32,10 @@ Rules:
    belongs to the chain.
 8. While the table has no position, the records below a rewind's origin are in markers only. The origin therefore says
    where these markers start. If a late request of another repair deletes one of them, the loader sees a gap.
-9. The origin of a new generation has the position that the main table had in the Kafka partition at that time. If the
-   table is past that position in an earlier generation of the same topic, another stage has loaded that generation
-   since. The new chain has the records that were loaded then, too (common/tables/identity.py, rule 8).
+9. The origin of a new generation has the position that the main table had in the Kafka partition at that time, or the
+   sum of those of the chains in its place. If the table is past that position in an earlier generation of the same
+   topic, that generation was loaded further since, by another stage or by the chain in its place. The new chain has the
+   records that were loaded then, too (common/tables/identity.py, rules 6 and 8).
 """
 
 from collections.abc import Iterable

@@ -15,7 +15,8 @@ Rules:
 5. A chain may have lost its start, while no own commit names it and commits of other streams do. It was then loaded
    under the app_id of the newest of these commits: the stream's app_id was edited, and the table was not recreated.
 6. No record is in two chains. Once a chain of joined topics is loaded, the chains of its single topics are not
-   continued, and the other way round, except from a new generation.
+   continued, and the other way round, except from a new generation that starts after what the table has: if the chain
+   in its place has been loaded further since, nothing of that generation is loaded either.
 7. A table may have a Kafka partition of another stream, under another chain's name. The table then counts as that
    stream's up to its position: both streams share the topic (common/stage/merged.py, rule 4), and their records are the
    same.
@@ -120,15 +121,30 @@ class TableIdentity:
             kept[partition] = replace(known, topic_id=topic_id)
         return kept
 
+    def loaded_in_its_place(self, partition: TopicPartition) -> Position:
+        """How far the table has the chains that share a Kafka partition with this one, as a sum."""
+        return Position(sum(self.chains[other].position for other in self._overlapping(partition)))
+
+    def _overlapping(self, partition: TopicPartition) -> list[TopicPartition]:
+        return [other for other in self.chains if other != partition and overlap(other, partition)]
+
     def in_its_place(
-        self, partition: TopicPartition, generation: int, *, several_topics: bool
+        self,
+        partition: TopicPartition,
+        generation: int,
+        *,
+        several_topics: bool,
+        origin: ChainOrigin | None = None,
     ) -> TopicPartition | None:
         """The chain that the table has instead of a staged one, which may not also be loaded; None for none.
 
-        ``generation`` is the staged chain's; ``several_topics`` says whether the stream has more than one topic.
+        ``generation`` is the staged chain's, ``origin`` the one that started it, where the table is the main one;
+        ``several_topics`` says whether the stream has more than one topic.
         """
-        for other, known in self.chains.items():
-            if other != partition and overlap(other, partition) and generation <= known.generation:
+        before = None if origin is None or origin.generation != generation else origin.loaded_before
+        has_grown = before is not None and self.loaded_in_its_place(partition) > before
+        for other in self._overlapping(partition):
+            if has_grown or generation <= self.chains[other].generation:
                 return other
         if several_topics or generation or not self.plain_topic or self.plain_topic == partition.topic:
             return None

@@ -23,7 +23,7 @@ from common.spans import Position, TopicPartition
 from common.stage.chain import emptied
 from common.stage.chain_origins import ChainOrigin, is_superseded
 from common.stage.markers import Manifest, Marker, MarkerName
-from common.stage.merged import known_as
+from common.stage.merged import id_of_input, known_as, topics_of
 from common.tables.identity import NO_IDENTITY, TableIdentity, overlap
 from common.tables.transactions import TxnIds
 from delta_loader.plan.plan import AnyMarker, ForeignMarker, UnreadableMarker, is_by_hand
@@ -69,7 +69,7 @@ class StreamIdentity:
             foreign = self._other_stream(marker, loaded_under)
             if foreign is None and sharing is not None:
                 foreign = self._table_of_another(marker, *sharing)
-            if foreign is None and instead is not None:
+            if foreign is None and instead is not None and not self._was_loaded(marker, instead):
                 foreign = self._other_chain(marker.name, *instead)
             if foreign is None and isinstance(marker, Marker) and marker.manifest is not None:
                 foreign = self._other_topic(marker.name, marker.manifest, topic_id)
@@ -81,10 +81,30 @@ class StreamIdentity:
         """The chain that a table has instead of this one, with the table's URL."""
         generation, several = self.ids.generation_of(partition), self.stream.several_topics
         for url, identity in self.tables.items():
-            other = identity.in_its_place(partition, generation, several_topics=several)
+            origin = self.origins.get(partition) if url == self.stream.table else None
+            other = identity.in_its_place(partition, generation, several_topics=several, origin=origin)
             if other is not None:
                 return url, other
         return None
+
+    def _was_loaded(self, marker: AnyMarker, instead: tuple[str, TopicPartition]) -> bool:
+        """Whether the main table has a marker's records by its own chain, from before another came in its place."""
+        partition, (url, other) = marker.name.topic_partition, instead
+        if not isinstance(marker, Marker) or marker.manifest is None or not overlap(other, partition):
+            return False
+        position = self.ids.position(self.transactions, partition)
+        is_covered = position is not None and marker.span.end <= position
+        return (
+            is_covered
+            and marker.manifest.generation == self.ids.generation_of(partition)
+            and not any(
+                _differ(
+                    id_of_input(partition.topic, topic, marker.manifest.topic_id),
+                    id_of_input(other.topic, topic, self.tables[url].chains[other].topic_id),
+                )
+                for topic in topics_of(partition.topic)
+            )
+        )
 
     def _loaded_under(self, partition: TopicPartition, ordered: Sequence[AnyMarker]) -> str | None:
         """The app_id of the other stream that loaded a chain's settled start; None where this stream loaded it.

@@ -3,6 +3,7 @@
 import pytest
 
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
+from common.stage.chain_origins import ChainOrigin
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.history import LoggedCommit
 from common.tables.identity import NO_IDENTITY, TableChain, TableIdentity, identity_of, with_transactions
@@ -46,6 +47,21 @@ def test_newer_generation_takes_the_place_of_a_chain_that_shares_its_partitions(
     identity = TableIdentity(chains={joined: TableChain(1, Position(5))})
     instead = identity.in_its_place(orders, generation, several_topics=True)
     assert instead == (joined if is_instead else None)
+
+
+@pytest.mark.parametrize(("before", "is_instead"), [(11, True), (12, False), (None, False)])
+def test_chain_that_went_on_to_be_loaded_keeps_the_place_that_a_restart_gave_away(
+    before: int | None, *, is_instead: bool
+) -> None:
+    orders, payments, joined = (
+        TopicPartition(Topic(topic), Partition(0)) for topic in ("orders", "payments", "orders+payments")
+    )
+    identity = TableIdentity(chains={orders: TableChain(1, Position(5)), payments: TableChain(0, Position(7))})
+    origin = ChainOrigin(Position(3), 2, loaded_before=None if before is None else Position(before))
+    instead = identity.in_its_place(joined, 2, several_topics=True, origin=origin)
+    assert (instead is not None) is is_instead
+    later = identity.in_its_place(joined, 3, several_topics=True, origin=origin)
+    assert later is None, "the origin is of another generation"
 
 
 def test_chain_was_loaded_under_the_app_id_of_its_newest_commit() -> None:

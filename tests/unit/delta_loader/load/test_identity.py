@@ -364,6 +364,26 @@ def test_topics_that_are_joined_from_now_on_are_not_loaded_again(pipeline: Pipel
     assert not other.held
 
 
+@pytest.mark.parametrize("ids", [(None, None), ("A", "A,B"), ("A", "C,B")])
+def test_chain_that_was_loaded_before_another_came_in_its_place_needs_no_one(
+    pipeline: Pipeline, ids: tuple[str | None, str | None]
+) -> None:
+    flushes(pipeline.staging(topic_id=ids[0]), 0, 10)
+    pipeline.load("orders")
+    joined = JoinedStaging(pipeline.root, topic_id=ids[1], generation=1)
+    begin = ChainOrigin(joined.position(0, 20), 1, ids[1], loaded_before=Position(10))
+    joined.store(joined.stage_url).create(origin_path(joined.source(0)), origin_to_bytes(begin))
+    joined.flush(0, 20, 30)
+    loader = loader_for(joined, pipeline.tables, settings_for(joined))
+    loader.run_pass()
+    (report,) = loader.run_pass()
+    assert pipeline.tables.tables[joined.table].commits[-1].metadata.positions == {joined.source(0): 30}
+    assert reasons(report) == ({"orders/0": "other_topic"} if ids[1] == "C,B" else {})
+    flushes(pipeline.staging(topic_id=ids[0]), 10, 15)
+    (report,) = loader.run_pass()
+    assert reasons(report) == {"orders/0": "other_topic"}
+
+
 def test_stage_without_the_generation_of_the_table_is_held(pipeline: Pipeline) -> None:
     """A new stage, for a topic that was recreated before: its markers are no strays."""
     orders = pipeline.staging()
