@@ -109,7 +109,7 @@ class NewerFormatError(MarkerError):
 
 
 class UnderRepairError(MarkerError):
-    """A repair has begun a chain anew, and not yet moved an older marker where the next one has to be."""
+    """A repair has moved a chain's origin, but not yet the older marker where the next one has to be."""
 
 
 class StateError(MarkerError):

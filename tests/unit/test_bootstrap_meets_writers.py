@@ -89,8 +89,8 @@ def test_writer_waits_for_a_rewind_that_was_cut_off(
     store: FsspecStore, writer: ObjectStage, monkeypatch: pytest.MonkeyPatch, to: int
 ) -> None:
     """Each of its claims would be lost, and each flush has uploaded a file by then."""
-    markers = chain_of(0, 10, 20, 30)
-    put(store, *(replace(it, manifest=replace(required(it.manifest), chain_origin=0)) for it in markers))
+    for marker in chain_of(0, 10, 20, 30):
+        put(store, replace(marker, manifest=replace(required(marker.manifest), chain_origin=0)))
     locks = RepairLocks(store, AUTHOR, "0b4a")
     locks.read_last(ORDERS)
     plan = plan_rewind(partition_state(store), Position(to), AUTHOR)

@@ -237,7 +237,9 @@ def test_single_topic_starts_after_what_the_table_has_of_it_with_others(staging:
 def test_joined_topics_start_after_what_the_table_has_of_one(staging: Staging, its_id: str | None, begin: int) -> None:
     joined = JoinedStaging(staging.root)
     orders, payments = inputs_of(joined.source(0))
-    low, high = (merged_position([InputEnd(orders, at), InputEnd(payments, at)]) for at in (Position(2), Position(50)))
+    low, high = (
+        merged_position([InputEnd(orders, Position(end)), InputEnd(payments, Position(end))]) for end in (2, 50)
+    )
     identity = TableIdentity(chains={orders: TableChain(0, Position(9), its_id)})
     state = partition_state(
         joined.store(joined.stage_url),
