@@ -38,6 +38,7 @@ _EITHER = "is neither true nor false; write one of them"
 _TEXT = "is not text; put it in quotes"
 _MAP = "is not a map; write {{key: value}}, or one `key: value` on each line"
 _LIST = "is not a list; write [one, two], or one `- item` on each line"
+_WORD = "is not one of {expected}"
 _EMPTY = "is empty; it needs a value"
 _EXPECTED = {
     "int_parsing": _WHOLE,
@@ -48,6 +49,8 @@ _EXPECTED = {
     "bool_parsing": _EITHER,
     "bool_type": _EITHER,
     "string_type": _TEXT,
+    "enum": _WORD,
+    "literal_error": _WORD,
     "word_in_place": "is a map, and this setting takes one word: {expected}",
     "text_in_place": "is not text; write one text in its place",
     "text_for_null": "is no value; write one, or leave the key out",

@@ -630,6 +630,10 @@ WRONG = {
         with_stream(table_properties={"io.unitycatalog.tableId": "1"}),
         ["table_properties sets io.unitycatalog.tableId, which only Delta may write"],
     ),
+    "a misspelled word": (
+        with_stream(unknown_fields="evolv"),
+        ["unknown_fields (orders): 'evolv' is not one of 'ignore', 'rescue' or 'evolve'"],
+    ),
     "a field renamed to a column": (
         with_stream(columns="id BIGINT, city STRING", unknown_fields="evolve", rename={"town": "City"}),
         ["rename makes the column 'City', which columns has too"],
