@@ -54,6 +54,7 @@ def drafted(*records: object, answers: Answers = ANSWERS) -> tuple[Draft, Stream
         (({"a": 1}, {"b": {"c": [True]}}), "STRUCT<a: BIGINT, b: STRUCT<c: ARRAY<BOOLEAN>>>"),
         (({},), "MAP<STRING, STRING>"),
         (({"17": 1, "18": 2}, {"19": 3}), "MAP<STRING, BIGINT>"),
+        (({"17": {"a": {"b": 1}}, "18": {"a": {"c": 2}}},), "MAP<STRING, STRUCT<a: STRUCT<b: BIGINT, c: BIGINT>>>"),
         (tuple({f"key{index}": "x"} for index in range(40)), "MAP<STRING, STRING>"),
         ((1, "a"), "STRING"),
         ((None,), "STRING"),

@@ -222,6 +222,14 @@ def test_record_refused_by_one_of_its_tables_is_unproved(copies: Logs) -> None:
     assert ("row_and_dead_letter", "orders") in kinds(report, Verdict.UNPROVED)
 
 
+def test_rows_of_a_table_that_is_gone_are_not_excused_by_a_former_table() -> None:
+    logs = Logs()
+    logs.load(logs.route("a"), 0, 10, here=3, rows=10)
+    logs.load(logs.own, 0, 10, here=4, rows=10)
+    report = logs.verify(Contents(orders=[0, 1, 2, 3], orders_a=[4, 5, 6]))
+    assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]
+
+
 def test_record_lost_from_one_table_is_a_fault(logs: Logs) -> None:
     report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8]}))
     assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]

@@ -119,6 +119,21 @@ def test_failing_message_is_undone() -> None:
     assert second.offset == 3
 
 
+def test_failing_message_leaves_nothing_in_topics_and_counts() -> None:
+    def send(context: ProcessorContext, record: Record) -> None:
+        context.forward(record.with_value({"n": record.value["n"]}))
+        context.drop(record, "odd")
+        if record.value["n"] < 0:
+            raise ValueError(record.value["n"])
+
+    topology = numbers().add_processor("send", each(send), "numbers")
+    driver = TopologyTestDriver(topology.add_topic_sink("out", "send", topic="out"))
+    driver.pipe_inputs(given([("a", 1, 1), ("a", -1, 2), ("a", 2, 3), ("b", -2, 4)]))
+    assert [record.value for record in driver.topic_records("out")] == [b'{"n":1}', b'{"n":2}']
+    assert driver.dropped == {"odd": 2}
+    assert [letter.offset for letter in driver.dead_letters()] == [1, 3]
+
+
 def test_on_error_fail_ends_the_writer() -> None:
     driver = TopologyTestDriver(counting(on_error="fail"))
     with pytest.raises(TopologyError, match="numbers/0/1: count: ValueError: -7"):
