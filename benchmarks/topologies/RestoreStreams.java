@@ -74,6 +74,8 @@ public final class RestoreStreams {
         found.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
         found.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 5_000);
         found.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
+        // The first instance does not leave its group when it is closed: the second one waits for so long.
+        found.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), 10_000);
         KafkaStreams made = new KafkaStreams(builder.build(), found);
         made.setUncaughtExceptionHandler(error -> {
             error.printStackTrace();

@@ -14,10 +14,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import pyarrow.dataset as pads
 import typer
@@ -46,6 +46,8 @@ _BEGIN_MS = 1_700_000_000_000
 _PLANS = ("records", "vectorised", "windowed")
 RESTORES, CHANGES = "restores", "changes"
 OURS, STREAMS, PLAIN = "ours", "Kafka Streams", "ours without a topology (`where`, `derive`)"
+
+Item = TypeVar("Item")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -77,13 +79,23 @@ def main(
         found = [_measured(name, messages, _sides(name, kafka, folder, messages), rounds) for name in topologies]
         figures = [table(found)] if found else []
         if RESTORES in names:
-            figures.append(restore_table(list(measured_restores(kafka, _jars(), _empty(folder / RESTORES), scale))))
+            restored = measured_restores(kafka, _jars(), _empty(folder / RESTORES), scale)
+            figures.append(restore_table(_told(RESTORES, restored)))
         if CHANGES in names:
             server = stack.enter_context(running_s3("moto"))
-            figures.append(changes_table(list(measured_changes(kafka, server))))
+            figures.append(changes_table(_told(CHANGES, measured_changes(kafka, server))))
     _say("\n".join(figures))
     if to_keep:
         keep("\n".join(figures))
+
+
+def _told(name: str, measured: Iterable[Item]) -> list[Item]:
+    """All of them, each printed as soon as it is measured."""
+    found = []
+    for one in measured:
+        _say(f"  {name} {one}")
+        found.append(one)
+    return found
 
 
 def _fill(servers: str, messages: int) -> None:

@@ -37,6 +37,9 @@ class ChangeCost:
     restore_s: float
     """Seconds to restore a hundred flushes."""
 
+    def __str__(self) -> str:
+        return f"{self.size_bytes:,} bytes, {self.place}: {self.flush_ms:.1f} ms, restored in {self.restore_s:.2f} s"
+
 
 def measured_changes(kafka: KafkaCluster, server: S3Server) -> Iterator[ChangeCost]:
     """Measure each size, in the stage and in a topic."""

@@ -34,6 +34,12 @@ class Restored:
     disk_s: float
     streams_s: float
 
+    def __str__(self) -> str:
+        return (
+            f"{self.entries:,} entries: ours {self.memory_s:.2f} s in memory, {self.disk_s:.2f} s on disk, "
+            f"Kafka Streams {self.streams_s:.2f} s"
+        )
+
 
 def measured_restores(kafka: KafkaCluster, jars: str, folder: Path, scale: float) -> Iterator[Restored]:
     """Measure each size, up to a million entries times ``scale``."""
