@@ -18,6 +18,11 @@ DEAD_LETTER_SCHEMA = StructType(
 HEADER_PREFIX = "dead_letter."
 
 
+def are_dead_letters(columns: StructType) -> bool:
+    """Whether these are the columns of a dead-letter table, and no others."""
+    return {*columns.names} == {*DEAD_LETTER_SCHEMA.names}
+
+
 def dead_letter_headers(
     app_id: str, error: tuple[str, str], source: tuple[str, int | str, int | str]
 ) -> list[dict[str, str | bytes]]:

@@ -15,6 +15,7 @@ Rules:
    converge.
 5. A change that the table does not take is reported, and never blocks rows by itself. Staged rows are checked against
    the table as it is (cast value by value, or refused), and offered values stay in the rescue column.
+6. A table of dead letters never gets columns for rows, nor the other way round: the config names the wrong table then.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from common.settings.own_columns import columns_at, with_columns_at
 from common.settings.values import Evolution
 from common.stage.markers import Marker
 from common.stage.versions import Evolved, agreed_columns, latest
+from common.tables.dead_letters import are_dead_letters
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import Target
 from delta_loader.tables.load_modes.casting import Widening, widenings
@@ -76,6 +78,8 @@ class SchemaEvolution:
         offers = self._offers(markers)
         offered = columns_at(self._stream, table.url, joined_offers(offers.values()))
         columns, staged = schema_from_json(table.shape.schema), schema_from_json(shape.schema)
+        if are_dead_letters(columns) != are_dead_letters(staged):
+            return False
         if not offered.fields and restricted(columns, staged) == restricted(staged, staged):
             return False
         stream, declared, changed = self._stream.at(table.url), self._declared_at(table.url), False
@@ -169,6 +173,8 @@ class SchemaEvolution:
             columns, wanted = schema_from_json(table.shape.schema), schema_from_json(staged.schema)
         except SchemaError:
             return False  # the comparison reports it
+        if are_dead_letters(columns) != are_dead_letters(wanted):
+            return False
         added = additions(columns, wanted)
         error = self._add(table.url, added) if added else None
         if error is not None:  # Another loader may have been faster: the next read shows it.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
-from common.errors import KafkaDeltaExpressError
+from common.errors import ExitCode, KafkaDeltaExpressError, NotCompatibleError
 from common.schema.evolution import NO_COLUMNS
 from common.settings import Stream
 from common.settings.columns import as_in_table
@@ -202,4 +202,5 @@ class StreamTables:
             left = len(self.failed) - 1
             more = f" (and {left} more)" if left else ""
             problem = f"{url} is skipped{more}, the stream's other tables continue: {error.problem}"
-            raise KafkaDeltaExpressError(problem, error.remedy)
+            is_held = all(failed.exit_code is ExitCode.HELD for failed in self.failed.values())
+            raise (NotCompatibleError if is_held else KafkaDeltaExpressError)(problem, error.remedy)

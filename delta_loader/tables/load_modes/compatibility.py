@@ -31,7 +31,7 @@ from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
 from common.tables.changes import HISTORY_COLUMNS, IS_CURRENT
-from common.tables.dead_letters import DEAD_LETTER_SCHEMA
+from common.tables.dead_letters import are_dead_letters
 from common.tables.schema_compatibility import (
     columns_setting,
     partitioning_problem,
@@ -90,8 +90,8 @@ def remedy_for(
         there, columns = schema_from_json(table.schema), schema_from_json(staged.schema)
     except SchemaError:
         return f"load into a table whose columns are known here, or change {otherwise}"
-    if _are_dead_letters(columns) != _are_dead_letters(there):
-        held, key = ("rows", "dead_letters") if _are_dead_letters(columns) else ("dead letters", "table")
+    if are_dead_letters(columns) != are_dead_letters(there):
+        held, key = ("rows", "dead_letters") if are_dead_letters(columns) else ("dead letters", "table")
         return f"it has {held}: set {key} to another table (or were table and dead_letters swapped?){and_again}"
     known = {name.casefold() for name in there.names}
     missing = StructType(tuple(field for field in columns if field.name.casefold() not in known))
@@ -125,10 +125,6 @@ def remedy_for(
         f"change the table with ALTER TABLE {delta_table(url)} (a new column, a wider type, DROP NOT NULL, a name), or "
         f"set evolution: widen for wider numbers; or change {otherwise}"
     )
-
-
-def _are_dead_letters(columns: StructType) -> bool:
-    return {*columns.names} == {*DEAD_LETTER_SCHEMA.names}
 
 
 def _has_kafkas(columns: StructType) -> bool:

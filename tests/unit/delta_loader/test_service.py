@@ -285,6 +285,17 @@ def test_successful_commit_resets_the_conflict_count(staging: Staging) -> None:
     assert (report.failure, report.commits) == (None, 2)
 
 
+def test_skipped_table_that_is_not_compatible_waits_for_a_person(staging: Staging) -> None:
+    staging.flush(0, 0, 10, dead=[4])
+    tables = MemoryDeltaTables()
+    loader_for(staging, tables).run_pass()
+    tables.tables[staging.dead_letters].schema = '{"type":"struct","fields":[]}'
+    staging.flush(0, 10, 20, dead=[14])
+    (report,) = loader_for(staging, tables).run_pass()
+    assert f"{staging.dead_letters} is skipped" in str(report.failure)
+    assert report.exit_code == ExitCode.HELD, "a retry fails in the same way"
+
+
 def test_conflicts_of_a_skipped_table_do_not_count_for_others(staging: Staging) -> None:
     own = iter([Conflicted("its properties were changed")])
 

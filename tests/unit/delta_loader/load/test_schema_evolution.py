@@ -8,6 +8,7 @@ from common.errors import TableError
 from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.settings.values import Evolution
 from common.storage.store import FsspecStore
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from delta_loader.load.schema_evolution import SchemaEvolution
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import Target
@@ -59,6 +60,16 @@ def test_table_gains_what_the_setting_allows(evolution: str, kept: str) -> None:
     assert world.alter("id BIGINT, name STRING")
     assert world.columns == f"{kept}, name STRING"
     assert world.alter("id BIGINT, name STRING") is False, "the rest is cast, or refused"
+
+
+@pytest.mark.parametrize("evolution", ["add", "widen"])
+def test_rows_and_dead_letters_never_share_a_table(evolution: str) -> None:
+    """The names of the tables were swapped in the config."""
+    dead_letters = to_ddl(DEAD_LETTER_SCHEMA)
+    for table, staged in (("id INT", dead_letters), (dead_letters, "id INT")):
+        world = World(evolution, MemoryDeltaTables(), table)
+        assert not world.alter(staged)
+        assert world.columns == table
 
 
 def test_refused_type_change_is_tried_once() -> None:
