@@ -190,7 +190,9 @@ def test_missing_file_of_a_former_table_is_a_fault_of_it(edited: Logs) -> None:
 
 def test_record_in_two_tables_is_a_fault(logs: Logs) -> None:
     report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8, 9, 0]}))
-    assert ("rows_twice", "orders") in kinds(report, Verdict.FAULT)
+    (twice,) = (finding for finding in report.findings if finding.kind == "rows_twice")
+    assert (twice.verdict, twice.table) == (Verdict.FAULT, logs.own)
+    assert twice.text.endswith(f"more than once: {logs.own}/f0.parquet (version 0)")
 
 
 @pytest.fixture
