@@ -18,9 +18,24 @@ DEAD_LETTER_SCHEMA = StructType(
 HEADER_PREFIX = "dead_letter."
 
 
-def are_dead_letters(columns: StructType) -> bool:
-    """Whether these are the columns of a dead-letter table, and no others."""
-    return {*columns.names} == {*DEAD_LETTER_SCHEMA.names}
+def are_dead_letters(staged: StructType) -> bool:
+    """Whether staged columns are those of dead letters."""
+    return _names(staged) == _names(DEAD_LETTER_SCHEMA)
+
+
+def is_for_another(table: StructType, staged: StructType) -> bool:
+    """Whether rows were staged for a table of dead letters, or dead letters for a table of rows.
+
+    A table of dead letters that was created by hand may lack some of their columns, or have more.
+    """
+    wanted, there, own = map(_names, (DEAD_LETTER_SCHEMA, table, staged))
+    if own == wanted:
+        return not (there <= wanted or there >= wanted)
+    return there >= wanted and not own >= wanted
+
+
+def _names(columns: StructType) -> set[str]:
+    return {name.casefold() for name in columns.names}
 
 
 def dead_letter_headers(

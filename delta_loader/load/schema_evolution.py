@@ -37,7 +37,7 @@ from common.settings.own_columns import columns_at, with_columns_at
 from common.settings.values import Evolution
 from common.stage.markers import Marker
 from common.stage.versions import Evolved, agreed_columns, latest
-from common.tables.dead_letters import are_dead_letters
+from common.tables.dead_letters import is_for_another
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import Target
 from delta_loader.tables.load_modes.casting import Widening, widenings
@@ -78,7 +78,7 @@ class SchemaEvolution:
         offers = self._offers(markers)
         offered = columns_at(self._stream, table.url, joined_offers(offers.values()))
         columns, staged = schema_from_json(table.shape.schema), schema_from_json(shape.schema)
-        if are_dead_letters(columns) != are_dead_letters(staged):
+        if is_for_another(columns, staged):
             return False
         if not offered.fields and restricted(columns, staged) == restricted(staged, staged):
             return False
@@ -173,7 +173,7 @@ class SchemaEvolution:
             columns, wanted = schema_from_json(table.shape.schema), schema_from_json(staged.schema)
         except SchemaError:
             return False  # the comparison reports it
-        if are_dead_letters(columns) != are_dead_letters(wanted):
+        if is_for_another(columns, wanted):
             return False
         added = additions(columns, wanted)
         error = self._add(table.url, added) if added else None

@@ -31,7 +31,7 @@ from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
 from common.tables.changes import HISTORY_COLUMNS, IS_CURRENT
-from common.tables.dead_letters import are_dead_letters
+from common.tables.dead_letters import are_dead_letters, is_for_another
 from common.tables.schema_compatibility import (
     columns_setting,
     partitioning_problem,
@@ -90,7 +90,7 @@ def remedy_for(
         there, columns = schema_from_json(table.schema), schema_from_json(staged.schema)
     except SchemaError:
         return f"load into a table whose columns are known here, or change {otherwise}"
-    if are_dead_letters(columns) != are_dead_letters(there):
+    if is_for_another(there, columns):
         held, key = ("rows", "dead_letters") if are_dead_letters(columns) else ("dead letters", "table")
         return f"it has {held}: set {key} to another table (or were table and dead_letters swapped?){and_again}"
     known = {name.casefold() for name in there.names}

@@ -72,6 +72,22 @@ def test_rows_and_dead_letters_never_share_a_table(evolution: str) -> None:
         assert world.columns == table
 
 
+@pytest.mark.parametrize(
+    "columns", ["_kafka_topic STRING, value BINARY", f"{to_ddl(DEAD_LETTER_SCHEMA)}, seen BOOLEAN"]
+)
+def test_table_of_dead_letters_may_lack_columns_or_have_more(columns: str) -> None:
+    world = World("add", MemoryDeltaTables(), columns)
+    world.alter(to_ddl(DEAD_LETTER_SCHEMA))
+    assert {*parse_ddl(world.columns).names} == {*DEAD_LETTER_SCHEMA.names, *parse_ddl(columns).names}
+    assert not world.alter("id INT"), "rows are for another table"
+
+
+@pytest.mark.parametrize("columns", ["key STRING, value STRING", f"{to_ddl(DEAD_LETTER_SCHEMA)}, id INT"])
+def test_table_of_rows_may_have_names_of_dead_letters(columns: str) -> None:
+    world = World("add", MemoryDeltaTables(), columns)
+    assert world.alter(f"{columns}, name STRING")
+
+
 def test_refused_type_change_is_tried_once() -> None:
     tables = Narrow()
     world = World("widen", tables, "id INT")
