@@ -21,6 +21,7 @@ from common.errors import KafkaDeltaExpressError
 from common.remedies import CONFIG
 from common.settings import Stream
 from common.settings.load import in_line
+from common.sizes import agreeing, counted
 from common.spans import TopicPartition
 from common.stage.markers import DONE, Manifest
 from common.stage.merged import topics_of
@@ -82,16 +83,17 @@ def _check(stream: Stream, topic: str, markers: Mapping[TopicPartition, int], *,
     named = in_line(_topics_with(stream, topic))
     load = f"set topics: {named} until `delta-loader status {CONFIG}` shows no lag of {topic}"
     give_up = f"delete {DONE}/{topic}/ from the stage"
-    state, remedy = "are not in its tables yet", f"{load}; or, to give up its records, {give_up}"
+    state = f"{agreeing(count, 'is', 'are')} not in its tables yet"
+    remedy = f"{load}; or, if no other config reads {topic} and its records may be given up, {give_up}"
     if may_be_loaded:
-        state = "are in its tables or not, which the table's log no longer says"
+        state = "may be in its tables or not: their log no longer says which"
         remedy = (
             f"look for its last records in {stream.table}: if they are there, {give_up}; if not, {load}, and start it "
             "with the command that is shown there"
         )
     text = (
-        f"{count:,} markers of {first}{more} were staged for it and {state}, but its topics are "
-        f"{', '.join(stream.topics)}, so they are never loaded"
+        f"{counted(count, 'marker')} of {first}{more} {agreeing(count, 'was', 'were')} staged for it and {state}, but "
+        f"its topics are {', '.join(stream.topics)}, so {agreeing(count, 'it is', 'they are')} not loaded"
     )
     return StreamChecks(stream.app_id).error("topics", text, remedy)
 
