@@ -39,7 +39,7 @@ from common.stage.topic_owners import StageTopicOwners
 from common.stage.versions import latest
 from common.terminal import progress
 from stage_writer.chains import StagedChains
-from stage_writer.checked_topics import require_written, topic_lines, topics_continue
+from stage_writer.checked_topics import require_written, starts_exist, topic_lines, topics_continue
 from stage_writer.columns.following import PendingConverter
 from stage_writer.columns.wiring import ColumnsOfStreams
 from stage_writer.convert_by_table import RecordConverter
@@ -200,8 +200,8 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         ends, ids = _ends(settings, owners)
         for text in topic_lines(settings, ends):
             report("kafka", text)
-        is_continued = topics_continue(settings, ends, ids, report)
-        well = _try_records(settings, converters, ends, report) and is_continued
+        can_be_read = [topics_continue(settings, ends, ids, report), starts_exist(settings, ends, report)]
+        well = _try_records(settings, converters, ends, report) and all(can_be_read)
         _check_topics_of_ours(settings, report)
     except KafkaDeltaExpressError as error:
         if as_json:

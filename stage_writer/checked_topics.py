@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from common.errors import MarkerError
 from common.http.pages import with_remedy
 from common.kafka.rights import Right, require_topic
-from common.settings import Settings
+from common.settings import FromOffsets, Settings
 from common.settings.overlap import TopicReaders
 from common.settings.stores import stage_store
 from common.sizes import counted
-from common.spans import Topic, TopicPartition
+from common.spans import Position, Topic, TopicPartition
 from common.stage.merged import topics_of
 from stage_writer.chains import StagedChains
 from stage_writer.converters import with_topologies
@@ -46,6 +46,30 @@ def require_written(settings: Settings, converters: Sequence[AnyConverter]) -> N
     for converter in with_topologies(converters):
         for topic in converter.topology.topics_written:
             require_topic(settings.kafka, f"the topology of {converter.stream.app_id!r}", topic, Right.WRITE)
+
+
+def starts_exist(
+    settings: Settings, ends: Mapping[TopicPartition, Position], report: Callable[[str, str], None]
+) -> bool:
+    """Whether Kafka has each offset at which a new chain starts, or writes it next; reports the others.
+
+    Raises StoreError and MarkerError.
+    """
+    chains, partitions_of = StagedChains(stage_store(settings)), TopicReaders(settings.streams).partitions_of_each(ends)
+    beyond = [
+        f"{partition} of {stream.app_id} starts at {start}, and Kafka ends at {ends[partition]}: correct the stream's "
+        "start before a writer runs, which would hold the partition"
+        for stream in settings.streams
+        if isinstance(stream.start, FromOffsets)
+        for partition in sorted(partitions_of[stream.app_id])
+        if (start := stream.start.position(partition.topic, partition.partition)) is not None
+        and start > ends[partition]
+        and chains.tail(partition) is None
+        and chains.origin(partition) is None
+    ]
+    for text in beyond:
+        report("start", text)
+    return not beyond
 
 
 _PARTITIONS_LOOKED_AT = 8

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from common import cli
-from common.spans import Partition, Topic, TopicPartition
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from stage_writer.__main__ import app
-from stage_writer.checked_topics import topics_continue
+from stage_writer.checked_topics import starts_exist, topics_continue
 from tests.builders import config_file, settings_of
 from tests.fakes.staging import Staging
 
@@ -36,6 +37,21 @@ def test_recreated_topic_is_reported(tmp_path: Path) -> None:
     assert "bootstrap restart" in lines[0]
     path.write_text("{")
     assert not check("second"), "an unreadable marker holds the partition too"
+
+
+def test_start_beyond_the_end_is_reported_until_the_chain_has_begun(tmp_path: Path) -> None:
+    staging, partitions = Staging.below(tmp_path), [TopicPartition(ORDERS, Partition(number)) for number in range(4)]
+    stream = {"table": f"{tmp_path}/t", "columns": "id INT", "start": {0: 7, 1: 8, 2: 8, 3: 8}}
+    settings = settings_of(stream, stage={"url": staging.stage_url})
+    staging.flush(2, 0, 3)
+    origin = ChainOrigin(Position(8), 0)
+    staging.store(staging.stage_url).create(origin_path(partitions[3]), origin_to_bytes(origin))
+    lines: list[tuple[str, str]] = []
+    assert not starts_exist(settings, dict.fromkeys(partitions, Position(7)), lambda *line: lines.append(line))
+    ((what, text),) = lines
+    assert (what, text.partition(":")[0]) == ("start", "orders/1 of orders starts at 8, and Kafka ends at 7")
+    assert starts_exist(settings, dict.fromkeys(partitions, Position(8)), lambda *line: lines.append(line))
+    assert len(lines) == 1
 
 
 @pytest.mark.parametrize("as_json", [False, True])
