@@ -16,7 +16,8 @@ Rules:
    under the app_id of the newest of these commits: the stream's app_id was edited, and the table was not recreated.
 6. No record is in two chains. Once a chain of joined topics is loaded, the chains of its single topics are not
    continued, and the other way round, except from a new generation that starts after what the table has: if the chain
-   in its place has been loaded further since, nothing of that generation is loaded either.
+   in its place has been loaded further since, nothing of that generation is loaded either. A chain that the table has
+   something of is not judged by this: its origin says what the table had of the chain itself.
 7. A table may have a Kafka partition of another stream, under another chain's name. The table then counts as that
    stream's up to its position: both streams share the topic (common/stage/merged.py, rule 4), and their records are the
    same.
@@ -141,7 +142,8 @@ class TableIdentity:
         ``generation`` is the staged chain's, ``origin`` the one that started it, where the table is the main one;
         ``several_topics`` says whether the stream has more than one topic.
         """
-        before = None if origin is None or origin.generation != generation else origin.loaded_before
+        is_new = origin is not None and origin.generation == generation and partition not in self.chains
+        before = None if origin is None or not is_new else origin.loaded_before
         has_grown = before is not None and self.loaded_in_its_place(partition) > before
         for other in self._overlapping(partition):
             if has_grown or generation <= self.chains[other].generation:

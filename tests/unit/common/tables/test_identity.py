@@ -1,5 +1,7 @@
 """Which chains a table's txn actions belong to, where no commit names them."""
 
+from dataclasses import replace
+
 import pytest
 
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
@@ -62,6 +64,9 @@ def test_chain_that_went_on_to_be_loaded_keeps_the_place_that_a_restart_gave_awa
     assert (instead is not None) is is_instead
     later = identity.in_its_place(joined, 3, several_topics=True, origin=origin)
     assert later is None, "the origin is of another generation"
+    for generation in (0, 2):  # the origin counts what the table had of the chain itself
+        known = replace(identity, chains={**identity.chains, joined: TableChain(generation, Position(1))})
+        assert known.in_its_place(joined, 2, several_topics=True, origin=origin) is None
 
 
 def test_chain_was_loaded_under_the_app_id_of_its_newest_commit() -> None:
