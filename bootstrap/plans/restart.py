@@ -96,7 +96,7 @@ def _separate_chain(state: PartitionState, why: str, at: Position | None, *, giv
     ends, loaded = state.ends, state.elsewhere
     if at is not None and is_merged(state.partition.topic):
         msg = f"{state.partition} is a chain of several topics, for which one offset does not say where to start"
-        raise UsageError(msg, "remove --at: the chain then starts at the first records that Kafka has")
+        raise UsageError(msg, "remove --at: the chain then starts after what the table has, or at Kafka's first record")
     if at is None and state.unknown_inputs is not None:
         msg = (
             f"the table has records of {state.partition} by the chain {state.unknown_inputs}, and it is no longer "

@@ -234,13 +234,15 @@ def test_single_topic_starts_after_what_the_table_has_of_it_with_others(staging:
 
 
 @pytest.mark.parametrize(("its_id", "begin"), [("A", 9), (None, 9), ("Z", 2)])
-def test_joined_topics_start_after_what_the_table_has_of_one(staging: Staging, its_id: str | None, begin: int) -> None:
+def test_joined_topics_start_after_what_the_table_has_of_each(staging: Staging, its_id: str | None, begin: int) -> None:
+    """Kafka has both from 2 on, and the table has payments up to 1."""
     joined = JoinedStaging(staging.root)
     orders, payments = inputs_of(joined.source(0))
     low, high = (
         merged_position([InputEnd(orders, Position(end)), InputEnd(payments, Position(end))]) for end in (2, 50)
     )
-    identity = TableIdentity(chains={orders: TableChain(0, Position(9), its_id)})
+    chains = {orders: TableChain(0, Position(9), its_id), payments: TableChain(0, Position(1), "B")}
+    identity = TableIdentity(chains=chains)
     state = partition_state(
         joined.store(joined.stage_url),
         settings_for(joined).streams[0],
@@ -253,6 +255,7 @@ def test_joined_topics_start_after_what_the_table_has_of_one(staging: Staging, i
     plan = instance(Restart, plan_restart(state, give_up=False))
     origin = required(plan.chain_origin)
     assert inputs_at(origin.position) == (InputEnd(orders, Position(begin)), InputEnd(payments, Position(2)))
+    assert origin.loaded_before == 10, "a chain that is loaded further holds this one"
 
 
 def test_topics_that_were_joined_before_start_after_what_the_table_has_of_each(staging: Staging) -> None:
