@@ -15,7 +15,7 @@ from common.errors import StoreError, UnderRepairError
 from common.remedies import CONFIG
 from common.settings import StartAt, Stream
 from common.spans import Position
-from common.stage.chain_origins import ChainOrigin, origin_path
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.repair_lock import ended_path
 from common.storage.store import FsspecStore
 from stage_writer.chain_end import Tail
@@ -118,6 +118,13 @@ def test_writer_waits_for_a_rewind_that_was_cut_off(
     assert "the loader moves it" in raised.value.remedy
     operator.rewind(store, plan)
     assert points.of(ORDERS, STREAM).position == to
+
+
+def test_writer_does_not_wait_for_a_marker_that_belongs_to_the_chain(store: FsspecStore, writer: ObjectStage) -> None:
+    """Another writer made it after this one had read the chain's end: the next claim is lost, and read again."""
+    put(store, *chain_of(0, 10, 20))
+    store.create(origin_path(ORDERS, 1), origin_to_bytes(ChainOrigin(Position(0), 0, number=1)))
+    writer.chains.require_free(ORDERS, Position(10))
 
 
 def test_claim_holds_when_the_previous_marker_was_settled(store: FsspecStore, writer: ObjectStage) -> None:

@@ -29,12 +29,12 @@ from delta_loader.plan.plan import MissingOrigin
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status.values import exit_code, to_json, to_text
-from delta_loader.tables.commits import CommitOutcome, Committed, Conflicted, TableCommit, Unknown
+from delta_loader.tables.commits import CommitOutcome, Committed, Conflicted, Failed, TableCommit, Unknown
 from tests.builders import required
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
-from tests.fakes.loading import loader_for, settings_for, status_of
+from tests.fakes.loading import loader_for, routed_settings_for, settings_for, status_of
 from tests.fakes.metrics import numbers, values
 from tests.fakes.staging import Staging
 from tests.fakes.stores import TrappedStore
@@ -294,6 +294,18 @@ def test_skipped_table_that_is_not_compatible_waits_for_a_person(staging: Stagin
     (report,) = loader_for(staging, tables).run_pass()
     assert f"{staging.dead_letters} is skipped" in str(report.failure)
     assert report.exit_code == ExitCode.HELD, "a retry fails in the same way"
+
+
+def test_two_skipped_tables_are_tried_again_if_one_of_them_may_succeed(staging: Staging) -> None:
+    tables, settings = MemoryDeltaTables(), routed_settings_for(staging, ("a",))
+    staging.flush(0, 0, 10, dead=[4], routed={"a": [5]})
+    loader_for(staging, tables, settings).run_pass()
+    tables.tables[staging.dead_letters].schema = '{"type":"struct","fields":[]}'
+    tables.meanwhile = lambda commit: Failed("no") if commit.target.url == staging.route("a") else None
+    staging.flush(0, 10, 20, dead=[14], routed={"a": [15]})
+    (report,) = loader_for(staging, tables, settings).run_pass()
+    assert "is skipped (and 1 more)" in str(report.failure)
+    assert report.exit_code == ExitCode.FAILED
 
 
 def test_conflicts_of_a_skipped_table_do_not_count_for_others(staging: Staging) -> None:

@@ -3,6 +3,7 @@
 import uuid
 
 import pytest
+import structlog
 
 from common.errors import TableError
 from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
@@ -17,6 +18,8 @@ from tests.builders import required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import ports_for, settings_for
 from tests.fakes.staging import Staging
+
+LOG = structlog.get_logger()
 
 
 class Narrow(MemoryDeltaTables):
@@ -70,6 +73,18 @@ def test_rows_and_dead_letters_never_share_a_table(evolution: str) -> None:
         world = World(evolution, MemoryDeltaTables(), table)
         assert not world.alter(staged)
         assert world.columns == table
+
+
+def test_table_of_dead_letters_gains_no_fields_of_rows() -> None:
+    staging, tables = Staging(f"memory://{uuid.uuid4().hex}", "orders"), MemoryDeltaTables()
+    (stream,) = settings_for(staging, {"unknown_fields": "evolve"}).streams
+    evolution = required(SchemaEvolution.if_configured(stream, ports_for(FsspecStore(staging.stage_url), tables), LOG))
+    for columns, changes in (("id INT", True), (to_ddl(DEAD_LETTER_SCHEMA), False)):
+        table = Target(stream.table, "1", TableShape(schema_to_json(parse_ddl(columns)), ()), {}, 0)
+        tables.tables.clear()
+        tables.create(stream.table, table.shape)
+        staged = TableShape(schema_to_json(parse_ddl("id INT, name STRING")), ())
+        assert evolution.evolve(table, staged, []) is changes
 
 
 @pytest.mark.parametrize(
