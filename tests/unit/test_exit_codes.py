@@ -67,7 +67,7 @@ PACKAGES = {"bootstrap", "common", "delta_loader", "stage_writer"}
 NAMES = {
     1: (
         "BrokerError BuildError DownloadError KafkaDeltaExpressError MarkerError NewerFormatError RegistryError "
-        "StateError StoreError TableError TopologyError"
+        "StateError StoreError TableError TopologyError UnderRepairError"
     ),
     2: (
         "BrokerRefusedError ConfigError ExpressionError SchemaError StoreRefusedError UnsafeStoreError "
