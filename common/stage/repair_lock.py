@@ -29,6 +29,7 @@ from common.stage.stored import read_if_readable
 from common.stored_types import StoredForm
 
 REPAIR = "repair"
+_COMMAND = re.compile(r"bootstrap (?P<verb>[a-z]+)(?P<flags>( --[a-z-]+( \d+)?)*)", re.ASCII)
 _OF_ONE_PARTITION = frozenset({"rewind", "skip", "restart"})
 _NUMBER = re.compile(r".*/(?P<number>\d{20})\.(?P<kind>repair|ended)", re.ASCII)
 
@@ -93,11 +94,14 @@ def last_repair(store: ObjectStore, partition: TopicPartition) -> LastRepair:
 
 def ending(partition: TopicPartition, last: LastRepair) -> str:
     """What ends an unfinished repair whose process is gone."""
-    take_over, work = f"--take-over {last.number}", "" if last.entry is None else last.entry.work
-    program, verb, *flags = [*work.split(), "", ""]
-    if program == "bootstrap" and verb in _OF_ONE_PARTITION:
-        return f"finish it with `{repair(verb, partition, None, *filter(None, flags), take_over, '--yes')}`"
-    return f"give its command again (`{work}`), with {take_over}" if work else f"check its plan and use {take_over}"
+    take_over = f"--take-over {last.number}"
+    command = None if last.entry is None else _COMMAND.fullmatch(last.entry.work)
+    if command is None:  # of an older release, or edited: no text to paste into a shell
+        return f"check its plan and use {take_over}"
+    if command["verb"] not in _OF_ONE_PARTITION:
+        return f"give its command again (`{command[0]}`), with {take_over}"
+    flags = (*command["flags"].split(), take_over, "--yes")
+    return f"finish it with `{repair(command['verb'], partition, None, *flags)}`"
 
 
 def repair_running(partition: TopicPartition, last: LastRepair) -> UsageError:

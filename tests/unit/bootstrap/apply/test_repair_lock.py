@@ -220,7 +220,8 @@ def test_last_turn_is_the_highest_number_that_was_claimed_and_ends_by_its_own_ob
         ),
         ("bootstrap restart", "finish it with `bootstrap restart {config} {orders}"),
         ("bootstrap accept --replay", "give its command again (`bootstrap accept --replay`), with"),
-        ("", "check its plan and use"),
+        ("rewind", "check its plan and use"),
+        ("bootstrap rewind --to 5; id", "check its plan and use"),
     ],
 )
 def test_remedy_for_an_unfinished_repair_is_its_command(tmp_path: Path, work: str, remedy: str) -> None:
