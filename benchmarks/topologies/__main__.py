@@ -80,22 +80,22 @@ def main(
         figures = [table(found)] if found else []
         if RESTORES in names:
             restored = measured_restores(kafka, _jars(), _empty(folder / RESTORES), scale)
-            figures.append(restore_table(_told(RESTORES, restored)))
+            figures.append(restore_table(_printed(RESTORES, restored)))
         if CHANGES in names:
             server = stack.enter_context(running_s3("moto"))
-            figures.append(changes_table(_told(CHANGES, measured_changes(kafka, server))))
+            figures.append(changes_table(_printed(CHANGES, measured_changes(kafka, server))))
     _say("\n".join(figures))
     if to_keep:
         keep("\n".join(figures))
 
 
-def _told(name: str, measured: Iterable[Item]) -> list[Item]:
+def _printed(name: str, measured: Iterable[Item]) -> list[Item]:
     """All of them, each printed as soon as it is measured."""
-    found = []
-    for one in measured:
-        _say(f"  {name} {one}")
-        found.append(one)
-    return found
+    items = []
+    for item in measured:
+        _say(f"  {name} {item}")
+        items.append(item)
+    return items
 
 
 def _fill(servers: str, messages: int) -> None:
