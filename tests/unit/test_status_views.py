@@ -946,6 +946,7 @@ def test_failing_stream_keeps_its_last_known_state(tmp_path: Path) -> None:
     statuses = [page.load() for _ in range(3)]
     levels = [(status.problems[0].level, status.streams[0].level) for status in statuses]
     assert levels == [(ProblemLevel.WARNING, None)] * 2 + [(ProblemLevel.ERROR, ProblemLevel.ERROR)]
+    assert statuses[0].problems[0].title == "orders failed"
     status = page.look()
     assert status.problems[0].title == "orders failed 3 times in a row"
     assert status.problems[0].problem == "the table is away"

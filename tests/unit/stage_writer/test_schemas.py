@@ -239,6 +239,19 @@ def test_field_that_was_left_out_is_asked_for_again_once_columns_were_published(
     assert waits()
 
 
+def test_only_columns_that_differ_from_those_read_before_are_news() -> None:
+    world = World(InTurn(), "orders")
+    columns = GainedColumns(
+        cast("ObjectStage", world.stage), InTurn(), world.clock, structlog.get_logger(), by_route=False
+    )
+    first, second = gained("orders", 1, "y BIGINT"), gained("orders", 2, "y BIGINT, z BIGINT")
+    for published, is_new in ((first, True), (first, False), (None, False), (second, True), (second, False)):
+        world.stage.answers = {"orders": published}
+        assert columns.read(world.converters["orders"].stream) is is_new
+        world.clock.now_s += LOOK_AT_SCHEMAS_S
+    assert columns.columns.names == ("y", "z")
+
+
 def test_all_that_is_in_a_route_s_field_is_left_out_with_it() -> None:
     world = World(InTurn(), "orders")
     of_route = GainedColumns(
