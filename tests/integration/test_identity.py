@@ -134,7 +134,7 @@ def test_replaced_topic_is_reported_until_its_markers_are_loaded(edited: Edited,
     assert edited.rows() < edited.sent
     status = edited.programs.run("delta-loader", "status", edited.config)
     assert status.returncode == 3
-    assert f"markers of {payments}/0 were staged for it" in status.stdout
+    assert f"1 marker of {payments}/0 was staged for it" in status.stdout
     assert edited.programs.run("delta-loader", "check", edited.config).returncode == 3
     edited.edit([orders, refunds, payments])  # as the remedy says
     edited.load()
