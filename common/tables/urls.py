@@ -10,8 +10,8 @@ import re
 
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "wasb": "wasbs"}
 """Schemes with the same locations as another scheme: for another client, or over another transport."""
-_OTHER_NAME = {"gs": "gcs", "abfss": "abfs", "wasbs": "wasb"}
-"""Of these schemes, names that earlier releases compared as schemes of their own."""
+_OTHER_NAME = {scheme: name for name, scheme in _SAME_SCHEME.items() if scheme != "s3"}
+"""Of these schemes, names that earlier releases compared as schemes of their own; they knew the names of S3."""
 _CATALOG_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}")
 
 
