@@ -51,10 +51,7 @@ def require_written(settings: Settings, converters: Sequence[AnyConverter]) -> N
 def starts_exist(
     settings: Settings, ends: Mapping[TopicPartition, Position], report: Callable[[str, str], None]
 ) -> bool:
-    """Whether Kafka has each offset at which a new chain starts, or writes it next; reports the others.
-
-    Raises StoreError and MarkerError.
-    """
+    """Whether Kafka has each offset where a new chain starts, or writes it next; reports others. Raises StoreError."""
     chains, partitions_of = StagedChains(stage_store(settings)), TopicReaders(settings.streams).partitions_of_each(ends)
     beyond = [
         f"{partition} of {stream.app_id} starts at {start}, and Kafka ends at {ends[partition]}: correct the stream's "
@@ -64,12 +61,18 @@ def starts_exist(
         for partition in sorted(partitions_of[stream.app_id])
         if (start := stream.start.position(partition.topic, partition.partition)) is not None
         and start > ends[partition]
-        and chains.tail(partition) is None
-        and chains.origin(partition) is None
+        and not _has_begun(chains, partition)
     ]
     for text in beyond:
         report("start", text)
     return not beyond
+
+
+def _has_begun(chains: StagedChains, partition: TopicPartition) -> bool:
+    try:
+        return chains.origin(partition) is not None or chains.tail(partition) is not None
+    except MarkerError:
+        return True  # what cannot be read is there, and `topics_continue` reports it
 
 
 _PARTITIONS_LOOKED_AT = 8

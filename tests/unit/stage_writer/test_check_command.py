@@ -9,6 +9,7 @@ import pytest
 from common import cli
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
+from common.stage.markers import MarkerName
 from stage_writer.__main__ import app
 from stage_writer.checked_topics import starts_exist, topics_continue
 from tests.builders import config_file, settings_of
@@ -51,6 +52,8 @@ def test_start_beyond_the_end_is_reported_until_the_chain_has_begun(tmp_path: Pa
     ((what, text),) = lines
     assert (what, text.partition(":")[0]) == ("start", "orders/1 of orders starts at 8, and Kafka ends at 7")
     assert starts_exist(settings, dict.fromkeys(partitions, Position(8)), lambda *line: lines.append(line))
+    staging.store(staging.stage_url).write(MarkerName(partitions[1], Position(0)).path, b"{")
+    assert starts_exist(settings, dict.fromkeys(partitions, Position(7)), lambda *line: lines.append(line))
     assert len(lines) == 1
 
 
