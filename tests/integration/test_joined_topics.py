@@ -150,8 +150,10 @@ def test_joined_rows_and_records_are_there_once_whenever_the_writer_is_killed(
     shop.phase(PHASES - 1)
     until_left(kafka, orders)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    outboxes: set[str] = set()
     for partition in range(2):
         chain = chain_of(store, topic, partition)
+        outboxes.update(path for marker in chain if marker.manifest for path in marker.manifest.outboxes)
         assert all(marker.span.end == other.span.start for marker, other in pairwise(chain)), chain
         assert [int(end.position) for end in inputs_at(chain[-1].span.end)] == [PHASES * EACH] * 2
         assert rows_of(tmp_path, chain, "id", "paid") == shop.joined[partition]
@@ -160,7 +162,10 @@ def test_joined_rows_and_records_are_there_once_whenever_the_writer_is_killed(
         ids = {number for number, _ in shop.joined[partition]}
         assert [row for row in records if row[0] in ids] == shop.joined[partition]
     assert len(records) == shop.orders
-    assert list(store.list("outbox/")) == [], "what is delivered is cleared away"
+    # A writer that was killed right before its marker leaves an outbox of which no marker knows: `clean` deletes it.
+    left = {item.path for item in store.list("outbox/")} & outboxes
+    assert outboxes
+    assert not left, "what is delivered is cleared away"
 
 
 def test_records_meet_again_through_a_topic(
