@@ -4,7 +4,7 @@ Rules:
 
 1. ``${NAME}`` is replaced by an environment variable and ``${file:PATH}`` by a file's text (one closing line break
    taken off), inside values and after YAML was parsed, so that a secret's characters have no meaning in YAML. ``$${``
-   stands for ``${``.
+   stands for ``${``. An empty one in front of a slash is refused: what was to be below a folder would be below ``/``.
 2. Such a value is shown as its reference, and a value under a key that sounds secret is never shown: neither in
    ``--print-config`` nor in an error (`common.settings.masking`).
 3. Unknown keys are refused with the nearest known one; so are keys given twice (`common.settings.strict_yaml`).
@@ -136,6 +136,7 @@ def _substitute(
             return "${"
         _require_whole(match, f"{source}: {_dotted(path)}")
         text = _from_file(match["name"]) if match["file"] else _from_environment(match["name"])
+        _require_folder(match, text, f"{source}: {_dotted(path)}")
         references.written[tuple(map(str, path))] = value
         references.texts[text] = match[0]
         return text
@@ -164,6 +165,14 @@ def _require_whole(reference: re.Match[str], place: str) -> None:
         return
     msg = f"{place}: a ${{ {'names nothing' if reference['end'] else 'is not closed'}"
     raise ConfigError(msg, "write ${NAME} or ${file:PATH}, or $${ for the literal text")
+
+
+def _require_folder(reference: re.Match[str], text: str, place: str) -> None:
+    value = reference.string
+    if text or reference.start() or not value.startswith("/", reference.end()):
+        return
+    msg = f"{place}: {reference[0]} is empty, so {value} would be {value[reference.end() :]}"
+    raise ConfigError(msg, f"give {reference[0]} a value, or write the path without it")
 
 
 def _readable(error: ValidationError, source: str, references: References, filled: object) -> ConfigError:

@@ -252,6 +252,13 @@ streams:
     assert settings.stage.storage_options == {"note": "${kept}"}
 
 
+def test_empty_variable_makes_no_folder_of_the_root() -> None:
+    with pytest.raises(ConfigError, match=r"stage\.url: \$\{ROOT\} is empty, so \$\{ROOT\}/stage would be /stage"):
+        parse("stage: {url: '${ROOT}/stage'}", {"ROOT": ""})
+    settings = parse(with_stream(table="/data/orders${SUFFIX}", app_id="${PREFIX}orders"), {"SUFFIX": "", "PREFIX": ""})
+    assert (settings.streams[0].table, settings.streams[0].app_id) == ("/data/orders", "orders")
+
+
 # Secrets.
 
 
