@@ -1,11 +1,13 @@
 """Which URLs both programs accept, and the error messages for others."""
 
 import re
+from pathlib import Path
 
 import fsspec
 import pytest
 
 from common.errors import ConfigError
+from common.settings.stores import stage_store
 from common.storage.store import normalized
 from common.tables.urls import comparable, require_url
 from tests.unit.common.settings.test_settings import parse, with_section, with_stream
@@ -103,3 +105,14 @@ def test_every_location_setting_follows_the_rule(key: str) -> None:
 def test_suggestion_hides_the_password() -> None:
     with pytest.raises(ConfigError, match=r"did you mean sftp://me:\*{8}@host/stage\?"):
         parse(with_section(stage={"url": "sftp:/me:pass-of-mine@host/stage"}))
+
+
+def test_stage_that_a_link_puts_below_a_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "orders" / "inner").mkdir(parents=True)
+    stage, table = tmp_path / "stage", f"file://{tmp_path}/orders"
+    settings = parse(with_stream(table=table))
+    settings = settings.model_copy(update={"stage": settings.stage.model_copy(update={"url": str(stage)})})
+    stage_store(settings)
+    stage.symlink_to(tmp_path / "orders" / "inner")
+    with pytest.raises(ConfigError, match=r"by a symbolic link, stage\.url, .*inner, lies below streams\[\]\.table"):
+        stage_store(settings)
