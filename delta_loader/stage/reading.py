@@ -167,18 +167,16 @@ class Stage:
         return markers
 
     def lacking(
-        self, files: Mapping[TopicPartition, Sequence[StagedFile]], table: ObjectStore
+        self, files: Mapping[TopicPartition, Sequence[tuple[ObjectStore, StagedFile]]]
     ) -> dict[TopicPartition, tuple[str, str]]:
-        """For the partitions of which one of these files is damaged, path and damage of the first.
-
-        ``table`` is the table's store.
+        """For the partitions of which a file, each with its store, is damaged: path and damage of the first.
 
         Raises StoreError.
         """
-        wanted = [(partition, file) for partition, of_source in files.items() for file in of_source]
-        there = self._parallel(lambda item: (self.store if item[1].is_mixed else table).stat(item[1].path), wanted)
+        wanted = [(partition, *item) for partition, of_source in files.items() for item in of_source]
+        there = self._parallel(lambda item: item[1].stat(item[2].path), wanted)
         gone: dict[TopicPartition, tuple[str, str]] = {}
-        for (partition, file), stored in zip(wanted, there, strict=True):
+        for (partition, _, file), stored in zip(wanted, there, strict=True):
             damage = file.damage(stored)
             if damage is not None:
                 gone.setdefault(partition, (file.path, damage))

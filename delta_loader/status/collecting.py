@@ -305,7 +305,7 @@ def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:
 def _lacking_a_file(
     stream: Stream, stage: Stage, open_store: OpenStore, chains: _Chains
 ) -> Mapping[TopicPartition, Held]:
-    """Kafka partitions whose next marker lacks a file that the main table needs.
+    """Kafka partitions whose next marker lacks a file that a table needs.
 
     A secondary table may have had its part already, and what happened to those files then does not matter.
     """
@@ -314,11 +314,21 @@ def _lacking_a_file(
         for partition, outcome in chains.outcomes.items()
         if isinstance(outcome, Run | Overlap)
     }
+
+    def is_without(url: str, partition: TopicPartition) -> bool:
+        position = chains.staged.position_in(url, partition)
+        return url == stream.table or position is None or position <= following[partition].span.start
+
     files = {
-        partition: [file for table in marker.tables if table.url == stream.table for file in table.files]
+        partition: [
+            (stage.store if file.is_mixed else open_store(table.url), file)
+            for table in marker.tables
+            if is_without(table.url, partition)
+            for file in table.files
+        ]
         for partition, marker in following.items()
     }
-    gone = stage.lacking(files, open_store(stream.table))
+    gone = stage.lacking(files)
     positions = chains.positions
     return {
         partition: missing_file(

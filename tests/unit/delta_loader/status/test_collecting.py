@@ -72,13 +72,18 @@ def test_chain_that_begins_above_its_origin_is_held(staging: Staging, origin: Ch
     assert (partition.held.reason if partition.held else None) == held
 
 
-def test_file_of_the_main_table_alone_is_missed(staging: Staging) -> None:
+@pytest.mark.parametrize("secondary", [False, True])
+def test_file_is_missed_while_its_table_lacks_it(staging: Staging, *, secondary: bool) -> None:
+    url = staging.dead_letters if secondary else staging.table
     staging.flush(0, 0, 10, dead=[4])
     assert partition_of(staging).held is None
-    table = staging.store(staging.table)
+    table = staging.store(url)
     table.delete([item.path for item in table.list("") if item.path.endswith(".parquet")])
     assert (held := partition_of(staging).held) is not None
     assert held.reason == "missing_file"
+    if secondary:
+        commit(table, 0, PROTOCOL, METADATA, txn("orders-0", 9))
+        assert partition_of(staging).held is None
 
 
 def test_marker_made_by_hand_may_be_ahead_of_kafka(staging: Staging) -> None:
