@@ -455,14 +455,14 @@ def remedy_of_secondary(url: str, app_id: str, back: Rollback, own: Mapping[Topi
         undo = "put the table's newest folder back"
     else:
         undo = f"RESTORE TABLE {delta_table(url)} TO VERSION AS OF {back.cause.version - 1}"
-    ends = {partition: end for partition, end in sorted(own.items()) if end is not None}
+    # The log of a copy names no position of a chain that it has nothing of.
     lacking = [
         replay(partition, start, end)
-        for partition, end in ends.items()
-        if (start := back.lost_from.get(partition, end)) < end
+        for partition, end in sorted(own.items())
+        if end is not None and (start := back.lost_from.get(partition, 0 if back.is_older_copy else end)) < end
     ]
     shown = [f"`{command}`" for command in lacking[:MOST_COMMANDS]]
-    left = (len(ends) if back.is_older_copy else len(lacking)) - len(shown)
+    left = len(lacking) - len(shown)
     more = [f"a replay of what {counted(left, 'other partition')} may lack"] if left else []
     go_on = f"`bootstrap accept {CONFIG} --stream {quoted(app_id)} --go-on --yes`"
     return f"{undo}; or {', then '.join([go_on, ', '.join([*shown, *more])])}"

@@ -672,7 +672,8 @@ def test_copy_without_any_load_is_noticed(lake: Lake) -> None:
     lake.tables.tables[lake.staging.dead_letters] = empty
     held = lake.one_pass().held[lake.partition]
     assert "has the records of no partition" in held.problem
-    assert held.remedy.endswith("--go-on --yes`, then a replay of what 1 other partition may lack")
+    replay = "`stage-writer replay ⟨config⟩ --topic orders --partition 0 --from 0 --to 30 --yes`"
+    assert held.remedy.endswith(f"--go-on --yes`, then {replay}")
 
 
 def test_accepted_copy_is_loaded_on_and_is_not_held_again(lake: Lake) -> None:
