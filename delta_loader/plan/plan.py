@@ -23,6 +23,8 @@ Rules:
    only its own Kafka partition may be held.
 7. A marker of another stream or topic holds its Kafka partition at any position: it may not be passed over even where
    the table's position seems to cover it.
+8. Of chains that have a Kafka partition in common (a topology's topics were edited), only the longest-waiting one is in
+   a load: both have the same records. Once the table has it, the others are of another topic (rule 7).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from common.errors import SchemaError
 from common.schema.spark_json import schema_from_json
 from common.spans import Position, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable
-from common.stage.merged import is_merged
+from common.stage.merged import inputs_of, is_merged
 from common.tables.changes import MergeBy
 from common.tables.urls import comparable
 
@@ -325,19 +327,29 @@ class Load:
 
 def plan_load(loadable: Mapping[TopicPartition, Loadable], limits: Limits) -> Load | None:
     """The next commit's share of the loadable runs (rules 4 to 6); None when there is nothing to load."""
-    runs = {partition: run for partition, run in loadable.items() if isinstance(run, Run)}
+    waiting = _apart(sorted(loadable.items(), key=lambda item: (_age_ms(item[1].markers[0]), item[0])))
+    runs = {partition: run for partition, run in waiting.items() if isinstance(run, Run)}
     if runs:
         return _plan_runs(runs, limits)
-    waiting = sorted(loadable.items(), key=lambda item: (_age_ms(item[1].markers[0]), item[0]))
-    return Load(dict(waiting[:1])) if waiting else None
+    return Load(dict(list(waiting.items())[:1])) if waiting else None
+
+
+def _apart(waiting: Iterable[tuple[TopicPartition, Loadable]]) -> dict[TopicPartition, Loadable]:
+    """Without the chains that share a Kafka partition with one before them (rule 8)."""
+    apart: dict[TopicPartition, Loadable] = {}
+    taken: set[TopicPartition] = set()
+    for partition, run in waiting:
+        inputs = inputs_of(partition)
+        if taken.isdisjoint(inputs):
+            apart[partition] = run
+            taken.update(inputs)
+    return apart
 
 
 def _plan_runs(runs: Mapping[TopicPartition, Run], limits: Limits) -> Load:
+    """``runs`` are in the order of their age."""
     shapes = _oldest_shapes(runs)
-    open_runs = {
-        partition: _prefix(run, shapes)
-        for partition, run in sorted(runs.items(), key=lambda item: (_age_ms(item[1].markers[0]), item[0]))
-    }
+    open_runs = {partition: _prefix(run, shapes) for partition, run in runs.items()}
     taken: dict[TopicPartition, list[Marker]] = {partition: [] for partition in open_runs}
     budget = _Budget(limits)
     while open_runs:

@@ -67,3 +67,17 @@ def test_topics_are_joined_and_single_again_and_each_record_is_loaded_once() -> 
         assert not load(single, tables).held
     assert tables.begun(single.table, "orders-0") == [0, 15, 25]
     assert tables.begun(single.table, "orders+payments-0") == [20, 40]
+
+
+def test_topics_are_joined_before_anything_is_loaded_and_each_record_is_loaded_once() -> None:
+    """Both chains have the orders, and the table has neither. Kafka has payments from 10 on when it is restarted."""
+    root, tables = f"memory://{uuid.uuid4().hex}", MemoryDeltaTables()
+    single, joined = Staging(root), JoinedStaging(root)
+    single.flush(0, 0, 10)
+    joined.flush(0, 0, 40)
+    assert {held.reason for held in load(joined, tables).held.values()} == {"other_topic"}
+    assert tables.begun(single.table, "orders-0") == [0]
+    joined = restarted(joined, tables, joined.position(0, 20), Position(1000))
+    joined.flush(0, 20, 50)
+    assert not load(joined, tables).held
+    assert tables.begun(single.table, "orders+payments-0") == [20]

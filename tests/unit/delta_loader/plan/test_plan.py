@@ -245,6 +245,17 @@ def test_longest_waiting_partition_loads_first(*, straddles: bool) -> None:
     assert load.markers == (longest,)
 
 
+@pytest.mark.parametrize("joined_ms", [3, 7])
+def test_of_chains_with_a_common_partition_one_is_in_a_load(joined_ms: int) -> None:
+    """The topics of a topology were edited before anything was loaded."""
+    joined = TopicPartition(Topic("orders+payments"), Partition(0))
+    single, other = marker(0, 9, created_ms=5), marker(0, 9, partition=1, created_ms=9)
+    several = marker(0, 20, created_ms=joined_ms)
+    runs = {SOURCE: run_of(single), joined: run_of(several), other.name.topic_partition: run_of(other)}
+    load = required(plan_load(runs, LIMITS))
+    assert load.runs.keys() == {SOURCE if joined_ms > 5 else joined, other.name.topic_partition}
+
+
 def test_partition_that_starts_with_a_handmade_marker_loads_first() -> None:
     """A handmade marker has no time and counts as the oldest."""
     by_people = [by_hand(0), marker(1, 9, created_ms=7)]
