@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import socket
-import time
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from devservices.ports import free_ports
 from devservices.proxy import Pass, Refuse, Request, Verdict, running_proxy
 from devservices.s3 import S3Server
 from tests.integration.conftest import Programs
+from tests.integration.test_on_marker import TOKEN, Service
 from tests.staged import markers
 from tests.waiting import until, until_left
 
@@ -114,7 +115,7 @@ def test_workers_serve_one_page_stop_together_and_fail_together(
     until(lambda: get(port, "ready")[0] == 200)
     produce(kafka, topic, 4)
     until(lambda: sum(staged(store).values()) == 400)
-    assert get(port, "healthcheck") == (200, "ok\n")
+    until(lambda: get(port, "healthcheck") == (200, "ok\n"))  # a worker that is slow to answer is a problem there
 
     def owned() -> dict[str, int]:
         counts = re.findall(r'stage_writer_assigned_partitions\{worker="(\d)"\} (\d)', get(port, "metrics")[1])
@@ -178,7 +179,7 @@ def test_static_member_that_returns_in_time_moves_no_partition(
     given = settings(kafka, str(tmp_path), topic)
 
     def config(member: str) -> Path:
-        given["kafka"] |= {"group.instance.id": member, "session.timeout.ms": 30_000}
+        given["kafka"] |= {"group.instance.id": member, "session.timeout.ms": 300_000}  # however slow its start
         return programs.config(given, f"{member}.yaml")
 
     stays = programs.start("stage-writer", "run", config("stays"))
@@ -199,33 +200,36 @@ def test_static_member_that_returns_in_time_moves_no_partition(
 
 
 @pytest.mark.s3
-def test_slow_failing_store_pauses_the_writer_and_keeps_its_membership(
+def test_slow_failing_store_stops_no_poll_of_the_writer_and_keeps_its_membership(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, versitygw: S3Server
 ) -> None:
-    """Longer than the group waits for a poll: reading is paused, but the loop goes on."""
+    """While the store lets a file wait, the loop goes on: it is the loop that obeys a pause."""
     topic = new_topic(2)
     produce(kafka, topic, 2)
-    refused_s: list[float] = []
+    asked, answers = threading.Event(), threading.Event()
 
     def policy(request: Request) -> Verdict:
-        if request.method != "PUT" or "/orders/" not in request.path:
+        if request.method != "PUT" or not request.path.endswith(".parquet") or answers.is_set():
             return Pass()
-        refused_s.append(time.monotonic())
-        if refused_s[-1] - refused_s[0] > 20:
-            return Pass()
-        time.sleep(2)
+        asked.set()
+        answers.wait(600)
         return Refuse(503, "SlowDown")
 
-    with running_proxy(versitygw.endpoint_url) as proxy:
+    with running_proxy(versitygw.endpoint_url, policy) as proxy:
         url = f"s3://versitygw/{topic}"
-        given = settings(kafka, url, topic, flush_records=10, consume_records=20)
+        more = {"flush_records": 10, "consume_records": 20, "http": "127.0.0.1:0", "http_token": TOKEN}
+        given = settings(kafka, url, topic, **more)
         options = {**versitygw.storage_options, "endpoint_url": proxy.endpoint_url}
         given["stage"]["storage_options"] = options
-        given["kafka"] |= {"max.poll.interval.ms": 15_000, "session.timeout.ms": 15_000}
-        proxy.policy = policy
-        writer = programs.start("stage-writer", "run", programs.config(given))
+        writer = Service(programs.start("stage-writer", "run", programs.config(given)))
+        writer.until(asked.is_set, "a file")
+        for call, paused in (("/pause", 2), ("/resume", 0)):
+            assert writer.post(call)[0] == 200
+            sample = f"stage_writer_paused {paused}.0"
+            writer.until(lambda: sample in writer.get("/metrics")[1], sample)  # noqa: B023 - called at once
+        answers.set()
         store = FsspecStore(f"{url}/stage", options)
         until(lambda: staged(store) == {0: 100, 1: 100})
-        assert writer.stop(600) == 0
-    assert not events(writer, "partitions lost")
-    assert len(events(writer, "partitions assigned")) == 1
+        assert writer.child.stop(600) == 0
+    assert not events(writer.child, "partitions lost")
+    assert len(events(writer.child, "partitions assigned")) == 1
