@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from common import metrics as all_metrics
 from common.metrics import Metrics
 from common.stage.notifications import MESSAGE, notification_key
+from delta_loader.scheduling import listening
 from delta_loader.scheduling.listening import Listener
 from devservices.kafka import KafkaCluster
 from stage_writer.notifications.topic import KafkaControlTopic
@@ -44,6 +45,12 @@ def say(kafka: KafkaCluster, topic: str, *messages: tuple[bytes | None, bytes | 
     assert producer.flush(180) == 0
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is slow to answer disconnects no listener, which would notify it of all streams."""
+    monkeypatch.setattr(listening, "_TIMEOUT_S", 300.0)
+
+
 def heard(listener: Listener) -> set[str]:
     app_ids: set[str] = set()
 
@@ -55,6 +62,7 @@ def heard(listener: Listener) -> set[str]:
     return app_ids
 
 
+@pytest.mark.usefixtures("patient")
 def test_notifications_are_heard_and_other_messages_are_not(kafka: KafkaCluster, new_topic: Callable[..., str]) -> None:
     topic = new_topic(3)
     sign = (notification_key("orders"), MESSAGE)
@@ -80,6 +88,7 @@ def test_notifications_are_heard_and_other_messages_are_not(kafka: KafkaCluster,
         assert heard(listener) == {"orders"}
 
 
+@pytest.mark.usefixtures("patient")
 def test_lost_and_restored_control_topic_is_reported_once_each(kafka: KafkaCluster) -> None:
     topic = f"control-{uuid.uuid4().hex[:12]}"
     with capture_logs() as logs, closing(listen(properties(kafka), topic)) as listener:
@@ -176,7 +185,7 @@ def test_records_are_loaded_by_the_topic_alone_and_without_it_as_well(
     before = turns_by_signs(loader)
     loads()
     loader.until(lambda: turns_by_signs(loader) > before, "a sign in the stage")
-    assert "until then, notifications go to the stage" in writer.get("/healthcheck")[1]
+    writer.until(lambda: "until then, notifications go to the stage" in writer.get("/healthcheck")[1], "a note")
     loader.until(lambda: "finds new markers by listing" in loader.get("/healthcheck")[1], "a word about it")
     assert loader.get("/healthcheck")[0] == writer.get("/healthcheck")[0] == 200
     loads()
