@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from structlog import get_logger
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from common.errors import BrokerError
+from common.kafka import transactions
 from common.kafka.delivering import DeliveryIdentity, FencedError
 from common.kafka.transactions import KafkaTransactions
 from common.metrics import Metrics
@@ -82,7 +83,7 @@ class Sender:
         """As a service does it, which tries again while a broker gets ready for the group and the transactions."""
         delivery = self.process()
         for attempt in Retrying(
-            retry=retry_if_exception_type(BrokerError), wait=wait_fixed(0.5), stop=stop_after_delay(30)
+            retry=retry_if_exception_type(BrokerError), wait=wait_fixed(0.5), stop=stop_after_delay(600)
         ):
             with attempt:
                 delivered = delivery.deliver(path)
@@ -122,6 +123,12 @@ class Sender:
             return messages
         finally:
             reader.close()
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No matter how long a broker takes to get ready for a group and its transactions."""
+    monkeypatch.setattr(transactions, "_TIMEOUT_S", 300.0)
 
 
 @pytest.fixture
@@ -184,11 +191,11 @@ def test_large_outbox_is_split_at_messages(sender: Sender, monkeypatch: pytest.M
     monkeypatch.setattr("stage_writer.outbox.delivery._MOST_RECORDS", 3)
     made = [(f"{offset}.{number}", 0, offset) for offset in range(6) for number in range(2)]
     box = sender.box(0, Position(7), made)
-    transactions: list[str] = []
+    steps: list[str] = []
 
     def on_step(step: str) -> None:
-        transactions.append(step)
-        if transactions.count("sent") == 3:
+        steps.append(step)
+        if steps.count("sent") == 3:
             raise Died
 
     with pytest.raises(Died):
@@ -304,8 +311,7 @@ def test_dead_letters_are_in_their_topic_once(
     config = programs.config(settings)
     run = programs.run("stage-writer", "run", config, "--until-caught-up")
     assert (run.returncode, f"the topic '{later}' does not exist" in run.stderr) == (3, True), run.stderr
-    admin = kafka.admin
-    admin.create_topics([NewTopic(later, 1, 1)])[later].result(60)
+    kafka.create_topic(later)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     (head,) = Sender(kafka, tmp_path / "none", TopicPartition(Topic(topic), Partition(0)), later).messages(1)
     assert head.value() == b"{"
@@ -363,8 +369,7 @@ def test_dead_letters_of_records_that_a_table_refuses_are_in_their_topic_once(
     partition = ("--topic", topic, "--partition", "0")
     programs.succeed("bootstrap", "rewind", config, *partition, "--to", "5", "--below-table", "--yes")
     programs.succeed("bootstrap", "rewind", config, *partition, "--to", "6", "--yes")
-    admin = kafka.admin
-    admin.create_topics([NewTopic(later, 1, 1)])[later].result(60)
+    kafka.create_topic(later)
     for _ in range(2):
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
     (letter,) = Sender(kafka, tmp_path / "none", TopicPartition(Topic(topic), Partition(0)), later).messages(1)
