@@ -6,8 +6,10 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from common.lagging import watch
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
+from delta_loader.status import kafka as status_kafka
 from delta_loader.status.kafka import BrokerEnds
 from devservices.kafka import KafkaCluster
 from tests.producing import produce
@@ -47,7 +49,9 @@ def test_ends_of_all_streams_need_one_client_and_three_requests(
         produce(kafka.bootstrap_servers, topic, *[b"{}"] * RECORDS, partition=1)
     settings = settings_for(kafka.bootstrap_servers, [*topics, "no-such-topic"])
 
-    ends = BrokerEnds(settings)
+    monkeypatch.setattr(watch, "_TIMEOUT_S", 300.0)
+    monkeypatch.setattr(status_kafka, "_IDS_TIMEOUT_S", 300.0)
+    ends = BrokerEnds(settings, 300.0)
 
     for stream in settings.streams[:-1]:
         empty, filled = (TopicPartition(Topic(stream.topics[0]), Partition(number)) for number in range(2))

@@ -16,6 +16,7 @@ from tests.integration import in_process
 from tests.integration.conftest import Programs
 from tests.integration.test_on_marker import Service
 from tests.reading import rows_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -134,10 +135,14 @@ class Shared:
             findings = in_process.verify(config, self.spark, app_id).findings
             assert Verdict.FAULT not in {finding.verdict for finding in findings}, findings
         self.programs.succeed("bootstrap", "markers", "verify", config)
-        status = json.loads(self.programs.succeed("delta-loader", "status", config, "--json"))
-        partitions = [partition for stream in status["streams"] for partition in stream["partitions"]]
-        lag = {(partition["topic"], partition["partition"]): partition["lag"] for partition in partitions}
-        assert lag == {(chain, partition): 0 for chain in self.chains for partition in (0, 1)}
+
+        def lag() -> dict[tuple[str, int], int | None]:
+            status = json.loads(self.programs.succeed("delta-loader", "status", config, "--json"))
+            partitions = [partition for stream in status["streams"] for partition in stream["partitions"]]
+            return {(partition["topic"], partition["partition"]): partition["lag"] for partition in partitions}
+
+        loaded = {(chain, partition): 0 for chain in self.chains for partition in (0, 1)}
+        until(lambda: lag() == loaded, "a status for which Kafka answered in time")
         for chain, app_id in zip(self.chains, ("every", "latest"), strict=True):
             where = ("--topic", chain, "--partition", "1", "--offset", "4", "--json")
             story = json.loads(self.programs.succeed("delta-loader", "explain", config, *where))

@@ -78,8 +78,12 @@ def ends(folder: Path, topic: str) -> dict[int, int]:
     return {partition: several[-1][2] for partition, several in spans(folder, topic).items()}
 
 
+def until_writers_hold(programs: Programs, config: Path, reason: str | None) -> None:
+    """Wait for a status for which Kafka answered in time, and by which the only partition is held for this reason."""
+    until(lambda: writers_hold(programs, config) == reason, f"the reason {reason}")
+
+
 def writers_hold(programs: Programs, config: Path) -> str | None:
-    """Why, by what status says of the only partition."""
     status = programs.run("delta-loader", "status", config, "--json")
     (stream,) = json.loads(status.stdout)["streams"]
     (partition,) = stream["partitions"]
@@ -160,11 +164,11 @@ def test_topic_that_was_created_again_while_no_writer_ran_is_held(
     assert done.returncode == 3
     assert "was deleted and created again" in done.stderr
     assert spans(tmp_path, topic) == {0: [(0, 0, 10)]}
-    status = programs.succeed("delta-loader", "status", config, code=3)
-    assert f"bootstrap restart {config} --topic {topic} --yes" in status
-    assert writers_hold(programs, config) == "topic_recreated"
+    remedy = f"bootstrap restart {config} --topic {topic} --yes"
+    until(lambda: remedy in programs.run("delta-loader", "status", config).stdout, "a status with the remedy")
+    until_writers_hold(programs, config, "topic_recreated")
     programs.succeed("bootstrap", "restart", config, "--topic", topic, "--give-up", "--yes")
-    assert writers_hold(programs, config) is None
+    until_writers_hold(programs, config, None)
     assert spans(tmp_path, topic) == {}
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert spans(tmp_path, topic) == ({0: [(1, 0, records)]} if records else {})
@@ -183,6 +187,7 @@ def test_partition_that_is_added_under_latest_is_read_from_its_first_record(
     assert spans(tmp_path, topic) == {}, "what was there before is not wanted"
     admin = kafka.admin  # held, because the answer is lost when the client is collected
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
+    until(lambda: len(admin.list_topics(topic, 180).topics[topic].partitions) == 3)  # brokers hear of it by and by
     send(kafka, topic, "after", 7, 2)
     send(kafka, topic, "after", 2, 1)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
@@ -203,9 +208,9 @@ def test_records_that_were_deleted_beyond_the_position_are_held_until_they_are_g
     assert done.returncode == 3
     assert f"Kafka no longer has [10, 15) of {topic}/0" in done.stderr
     assert f"bootstrap skip {config} --topic {topic} --partition 0 --to 15 --yes" in done.stderr
-    assert writers_hold(programs, config) == "gone_from_kafka"
+    until_writers_hold(programs, config, "gone_from_kafka")
     programs.succeed("bootstrap", "skip", config, "--topic", topic, "--partition", "0", "--to", "15", "--yes")
-    assert writers_hold(programs, config) is None
+    until_writers_hold(programs, config, None)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert spans(tmp_path, topic) == {0: [(0, 0, 10), (0, 10, 15), (0, 15, 20)]}
 
