@@ -138,7 +138,14 @@ class Begun(SparkServices):
 
 
 def test_loads_go_on_while_their_table_is_served(tmp_path: Path, spark: SparkSession) -> None:
-    world, work = World(Staging.below(tmp_path), spark), Begun(spark)
+    """Once more where OPTIMIZE was done before the first load."""
+    worlds = (World(Staging.below(tmp_path / str(number)), spark) for number in range(9))
+    assert any(map(is_loaded_while_it_is_served, worlds))
+
+
+def is_loaded_while_it_is_served(world: World) -> bool:
+    """Whether a load came between what OPTIMIZE has read and its commit, and neither of the two noticed."""
+    work = Begun(world.spark)
     days = [f"2026-01-{day:02d}" for day in range(1, 6)]
     for start in range(0, 20, 5):
         world.staging.flush(0, start, start + 5, days=days)
@@ -154,14 +161,14 @@ def test_loads_go_on_while_their_table_is_served(tmp_path: Path, spark: SparkSes
             start += 5
         (report,) = running.result().tasks
     assert isinstance(report.outcome, Done)
-    history = SparkDeltaTables(spark, SystemClock()).history(world.staging.table, world.facts().log.version)
+    history = SparkDeltaTables(world.spark, SystemClock()).history(world.staging.table, world.facts().log.version)
     commit = next(run for run in history if run.operation == "OPTIMIZE")
     assert commit.read_version is not None
     # What loads added before OPTIMIZE looked, which is a moment after it began, is put together too.
     before = 5 * (commit.read_version - first)
     assert (report.outcome.files_removed, report.outcome.files_added) == (20 + before, 5)
-    assert commit.read_version < commit.version - 1  # a load came in between, and neither of the two noticed
     assert sorted(int(str(row[4])) for row in world.rows()) == list(range(start))
+    return commit.read_version < commit.version - 1
 
 
 def test_vacuum_deletes_removed_files_and_no_staged_ones(tmp_path: Path, spark: SparkSession) -> None:
