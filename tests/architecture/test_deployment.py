@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -128,14 +129,20 @@ def test_image_health_check_ignores_proxies(image: str, port: int) -> None:
     python, *arguments = json.loads(text.partition("HEALTHCHECK")[2].partition("CMD ")[2].partition("\n")[0])
     assert python == "python"
     server = HttpServer("127.0.0.1:0", Routes({"/version": json_page(200, {})}))
-    command = [sys.executable, *(argument.replace(str(port), str(server.port)) for argument in arguments)]
+
+    def asking(served: int) -> list[str]:
+        return [sys.executable, *(argument.replace(str(port), str(served)) for argument in arguments)]
+
     nowhere = "http://127.0.0.1:1"
     proxied = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"), nowhere)
     try:
-        assert subprocess.run(command, env=proxied, check=False, timeout=120).returncode == 0
+        assert subprocess.run(asking(server.port), env=proxied, check=False, timeout=120).returncode == 0
     finally:
         server.close()
-    assert subprocess.run(command, env={}, check=False, timeout=120, capture_output=True).returncode != 0
+    with socket.socket() as silent:  # holds a port, so that no other server answers there
+        silent.bind(("127.0.0.1", 0))
+        command = asking(silent.getsockname()[1])
+        assert subprocess.run(command, env={}, check=False, timeout=120, capture_output=True).returncode != 0
 
 
 @pytest.mark.parametrize("image", IMAGES)

@@ -121,7 +121,7 @@ def pages(child: Child) -> Iterator[tuple[str, str]]:
             f"http://127.0.0.1:{port}{path}", method=method, headers={"Authorization": "Bearer wrong"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310
                 yield path, f"{answer.headers}{answer.read().decode()}"
         except urllib.error.HTTPError as error:
             yield path, f"{error.headers}{error.read().decode()}"

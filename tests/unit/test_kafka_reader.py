@@ -329,14 +329,14 @@ def test_consumer_that_does_not_close_is_abandoned() -> None:
     consumer = Closing()
     assert not close_within(cast("Consumer", consumer), 0.01)
     consumer.may_close.set()
-    assert close_within(cast("Consumer", consumer))
+    assert close_within(cast("Consumer", consumer), 600.0)
 
 
 def test_error_raised_by_a_callback_during_close_is_raised() -> None:
     consumer = Closing(StoreError("gone", "wait"))
     consumer.may_close.set()
     with pytest.raises(StoreError, match="gone"):
-        close_within(cast("Consumer", consumer))
+        close_within(cast("Consumer", consumer), 600.0)
 
 
 def test_missing_response_is_a_kafka_timeout_error() -> None:

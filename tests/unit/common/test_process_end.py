@@ -19,7 +19,7 @@ def ask():
 
 def run(app):
     ThreadPoolExecutor(1).submit(ask)
-    assert asked.wait(60)
+    assert asked.wait(300)
     print("stopped")
     return 3
 

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from common.clock import SystemClock
 from delta_loader.scheduling.jobs import LONG_S, Jobs
 
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 
 
 class Store:

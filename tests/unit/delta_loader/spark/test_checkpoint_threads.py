@@ -15,7 +15,7 @@ from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints, DueChec
 from tests.fakes.group import HandClock
 from tests.waiting import until
 
-_LONG_S = 60.0
+_LONG_S = 600.0
 
 
 class Store:

@@ -24,6 +24,8 @@ from tests.fakes.metrics import values
 from tests.fakes.streams import stream_of
 
 ORDERS = TopicPartition(Topic("orders"), Partition(0))
+LONG_S = 600.0
+"""Longer than anything takes on a machine that is not stuck."""
 
 
 @dataclass
@@ -207,7 +209,7 @@ def test_end_of_the_process_waits_for_a_delivery_in_a_thread(monkeypatch: pytest
     transact, wait_for = world.transact, threading.Condition.wait_for
 
     def transact_later(records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
-        assert waits.wait(20)
+        assert waits.wait(LONG_S)
         transact(records, ends, generation)
 
     def say_that_it_waits(
@@ -226,15 +228,15 @@ def test_end_of_the_process_waits_for_a_delivery_in_a_thread(monkeypatch: pytest
 
 def test_closed_threads_end_what_runs_and_start_nothing() -> None:
     others, threads, done = set(threading.enumerate()), Threads(), list[int]()
-    running, closing, closed, ends = threading.Barrier(5, timeout=20), *(threading.Event() for _ in range(3))
+    running, closing, closed, ends = threading.Barrier(5, timeout=LONG_S), *(threading.Event() for _ in range(3))
 
     def work(number: int) -> None:
         running.wait()
         if number == 0:
-            closing.wait(20)
+            closing.wait(LONG_S)
             threads.close()
             closed.set()
-        ends.wait(20)
+        ends.wait(LONG_S)
         done.append(number)
 
     for number in range(4):
@@ -243,8 +245,8 @@ def test_closed_threads_end_what_runs_and_start_nothing() -> None:
     threads.start(partial(done.append, 4))
     assert not threads.is_closed
     closing.set()
-    threads.pause(20)
-    assert (threads.is_closed, closed.wait(20)) == (True, True), "it does not pause longer than until it is closed"
+    threads.pause(LONG_S)
+    assert (threads.is_closed, closed.wait(LONG_S)) == (True, True), "it does not pause longer than until it is closed"
     with pytest.raises(RuntimeError):
         threads.start(ends.set)
     ends.set()
