@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from common.ports import AlreadyExists
 from common.storage.store import FsspecStore, prove_exclusive_create
-from devservices import processes
+from devservices import ports, processes
 from devservices.kafka import KafkaCluster, KafkaOptions, running_kafka
 from devservices.ports import free_ports, is_open
 from devservices.s3 import S3Kind, S3Server, running_s3
@@ -107,11 +107,18 @@ def test_killed_s3_server_comes_back_with_its_objects(kind: S3Kind, tmp_path: Pa
 
 
 def test_ports_are_not_those_of_outgoing_connections() -> None:
-    ports = free_ports(50)
-    assert len(set(ports)) == 50
+    numbers = free_ports(50)
+    assert len(set(numbers)) == 50
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         # Of a range whose first port is unknown here; two samples do.
-        assert max(ports) < min(server.getsockname()[1], client.getsockname()[1])
+        assert max(numbers) < min(server.getsockname()[1], client.getsockname()[1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names that the system forgets are Linux's")
+def test_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    candidates = ports._candidates()
+    monkeypatch.setattr(ports, "_candidates", lambda: candidates)
+    assert free_ports(1) != free_ports(1)
 
 
 @pytest.mark.s3
