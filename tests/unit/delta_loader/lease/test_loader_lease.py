@@ -293,8 +293,9 @@ def threads() -> Iterator[list[LeaseThread]]:
 
 
 def test_lease_thread_contends_on_request_and_releases_on_close(
-    store: Store, clock: HandClock, threads: list[LeaseThread]
+    store: Store, clock: HandClock, threads: list[LeaseThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("delta_loader.lease.holder._CLOSE_WITHIN_S", 600.0)
     metrics = Metrics()
     lease = contender(store, "me", clock, lease_s=36_000.0, metrics=metrics)
     thread = LeaseThread(lease, structlog.get_logger())
