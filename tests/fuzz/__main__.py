@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz [--seconds N]`` (`make fuzz`), or ``python -m tests.fuzz INPUT`` for a found input."""
+"""``python -m tests.fuzz [--seconds N] [--seed N]`` (`make fuzz`), or ``python -m tests.fuzz INPUT`` for one input."""
 
 import argparse
 import resource
@@ -15,6 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("input", nargs="?", type=Path, help="try this input, and nothing else")
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0, help="try the same inputs each time; 0: other ones")
     parser.add_argument("--corpus", type=Path, help="a folder to begin with and to keep inputs in")
     arguments = parser.parse_args()
     if arguments.input is not None:
@@ -38,7 +39,7 @@ def main() -> int:
         words = Path(folder, "words")
         words.write_text("".join(f'"{_escaped(word)}"\n' for word in decoder.WORDS))
         options = [f"-max_total_time={arguments.seconds}", f"-dict={words}", f"-artifact_prefix={FOUND}/"]
-        options.append(f"-rss_limit_mb={_peak_before() + MEMORY}")
+        options += [f"-seed={arguments.seed}", f"-rss_limit_mb={_peak_before() + MEMORY}"]
         atheris.Setup(
             [sys.argv[0], *options, "-max_len=4096", "-timeout=60", "-print_final_stats=1", str(corpus)], decoder.check
         )
