@@ -164,5 +164,5 @@ def _is_alive(process_id: int) -> bool:
         # A killed process is dead even before its parent has waited for it.
         with open(f"/proc/{process_id}/stat", "rb") as file:  # noqa: PTH123
             return file.read().rpartition(b")")[2].split()[0] != b"Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ends between the two, or while it is read
         return False

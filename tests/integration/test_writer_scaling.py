@@ -168,7 +168,7 @@ def children_of(pid: int) -> list[int]:
 def exists(pid: int) -> bool:
     try:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text("utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ends between the two, or while it is read
         return False
 
 
