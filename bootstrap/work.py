@@ -50,6 +50,7 @@ from common.tables.stream_history import StreamHistory, read_histories
 from common.tables.transactions import TxnIds
 
 _Repair = TypeVar("_Repair")
+_WRITE = "bootstrap write"
 _NO_TABLE = "check streams[].table, and that the stream's app_id is the one that loaded the table"
 
 
@@ -91,13 +92,15 @@ class Work:
         markers = [marker for plan in plans for marker in plan.markers]
         beginnings = [origin for plan in plans for origin in plan.beginnings]
         self._prove()
+        planned = (each.partition for plan in plans for each in plan.partitions)
         partitions = {
             *(marker.name.topic_partition for marker in markers),
             *(origin.partition for origin in beginnings),
+            *(partition for partition in planned if self._locks.is_cut_off(partition, _WRITE)),
         }
         with ExitStack() as locks:
             stores = {
-                partition: locks.enter_context(self._locks.locked(partition, "bootstrap write"))
+                partition: locks.enter_context(self._locks.locked(partition, _WRITE))
                 for partition in sorted(partitions)
             }
             made: list[str] = []
@@ -354,6 +357,7 @@ class Work:
             topic_id=topic_id,
             identity_of=partial(self._tables.identity, stream, table),
             repairs=repairs,
+            cut_off=self._locks.finishes(partition),
         )
 
 

@@ -29,11 +29,12 @@ def partition_state(
     topic_id: str | None,
     identity_of: Callable[[str], TableIdentity] = lambda _app_id: NO_IDENTITY,
     repairs: int = 0,
+    cut_off: bool = False,
 ) -> PartitionState:
     """A partition's state; the stage is read now, the rest was looked up before. Raises StoreError and MarkerError.
 
     ``identity_of`` says what the positions belong to that the table has under an app_id; ``repairs`` is the number of
-    the partition's last repair lock.
+    the partition's last repair lock, and ``cut_off`` says whether such a repair is to be finished.
     """
     identity = identity_of(stream.app_id)
     chain_origin = newest_origin(store, partition)
@@ -59,6 +60,7 @@ def partition_state(
         generation=generation,
         topic_id=topic_id,
         repairs=repairs,
+        cut_off=cut_off,
         loaded=identity.loaded_in_its_place(partition) if known is None else known.position,
         deferred_from=min((missing.span.start for missing in deferred), default=None),
     )

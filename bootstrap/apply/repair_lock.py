@@ -38,6 +38,15 @@ class RepairLocks:
             self._seen[partition] = last_repair(self._store, partition)
         return self._seen[partition].number
 
+    def finishes(self, partition: TopicPartition) -> bool:
+        """Whether this command finishes a repair that was cut off: of this partition, or of others and this one."""
+        return self._take_over is not None or not self._seen[partition].ended
+
+    def is_cut_off(self, partition: TopicPartition, work: str) -> bool:
+        """Whether the last lock is unfinished, and a command's of the same work."""
+        last = self._seen[partition]
+        return not last.ended and last.entry is not None and last.entry.work == work
+
     @contextmanager
     def locked(self, partition: TopicPartition, work: str) -> Iterator[ObjectStore]:
         """The stage, while the lock is held. Raises UsageError when another command holds it, and StoreError."""

@@ -4,7 +4,9 @@ Rules:
 
 1. The marker for position p covers ``[p-1, p)`` and has no rows: the same as one made with ``touch``. No marker can
    exist before position 0: where the stream's ``start`` is not there anyway, an origin sets it.
-2. A chain is never overwritten. A partition with any marker is refused, and after any refusal nothing is written.
+2. A chain is never overwritten. A partition with any marker is refused, and after any refusal nothing is written. If
+   the chain begins there by such a marker, there is nothing to do. Nor is there after a command that was cut off, even
+   if it wanted another position (``latest``): the same command completes it.
 3. Nothing is given up silently. A position that Kafka does not have, or one beyond the table's next position, is
    refused; giving positions up is what ``bootstrap skip`` is for.
 """
@@ -19,7 +21,7 @@ from common.remedies import repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path
-from common.stage.markers import Marker
+from common.stage.markers import Marker, Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def _outcome(state: PartitionState, position: Position | None, why_none: str, au
     if position is None:
         return NoPosition(f"{why_none}; {_begins_without(state)}")
     if state.foreign is not None or state.staged:
-        return _has_chain(state) if state.foreign is None else _is_foreign(state, state.foreign, position)
+        return _has_chain(state, position) if state.foreign is None else _is_foreign(state, state.foreign, position)
     if not state.ends.low <= position <= state.ends.high:
         return _not_in_kafka(state, position)
     if state.table is not None and state.table < position:
@@ -141,8 +143,15 @@ def _begins_without(state: PartitionState) -> str:
     return f"it begins at the stream's start, {start_words(state.start)}"
 
 
-def _has_chain(state: PartitionState) -> RefusedPartition:
-    last = state.staged[-1]
+def _sets_start(first: Marker) -> bool:
+    """Whether a chain's first marker only says where it begins."""
+    return first.previous is None and (first.manifest is None or first.manifest.origin is Origin.BOOTSTRAP)
+
+
+def _has_chain(state: PartitionState, position: Position) -> NotNeeded | RefusedPartition:
+    first, last = state.staged[0].marker, state.staged[-1]
+    if first is not None and _sets_start(first) and (first.span.end == position or state.cut_off):
+        return NotNeeded(f"its chain begins at {first.span.end} already")
     ends = f", and is staged up to {last.marker.span.end}" if last.marker is not None else ""
     return RefusedPartition(
         f"{state.partition} already has a chain: the marker {last.path} exists{ends}",

@@ -81,6 +81,9 @@ def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
     begin = gap.start if gap is not None else _end(state)
     if to <= begin:
         msg = f"{state.partition} is staged or loaded up to {begin}, so there are no records to skip before {to}"
+        if state.cut_off:
+            ending = repair("rewind", state.partition, begin, f"--take-over {state.repairs}", "--yes")
+            raise UsageError(msg, f"if the process of its last repair is gone, end that with `{ending}`")
         raise UsageError(msg, f"use a position after {begin}, or rewind with `{repair('rewind', state.partition, to)}`")
     if gap is not None and to > gap.end:
         after = next(staged for staged in state.staged if staged.name.start >= gap.end)
@@ -183,7 +186,7 @@ def plan_rewind(
         chain_origin = replace(_origin(state, rest, end), outboxes=of_task.outboxes, state=of_task.state)
         if marker is not None and marker.manifest is not None:
             marker = replace(marker, manifest=replace(marker.manifest, chain_origin=chain_origin.number))
-    if marker is None and chain_origin is None:
+    if marker is None and chain_origin is None and not state.cut_off:
         raise UsageError(f"the chain of {state.partition} already ends at {position}", "there is nothing to rewind")
     to_replay = _by_another_config(state, position)
     notes = (*_rewind_notes(state, to, position, to_replay), *states.note(position))

@@ -68,8 +68,9 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
         )
     if at is None and _is_of_this_topic(state):
         _require_whole(state)
-        if older:
-            return Restart(state.partition, None, older, ("its new chain has started; these are of the old one",))
+        if older or state.cut_off:
+            note = "its new chain has started; " + ("these are of the old one" if older else "nothing is left to do")
+            return Restart(state.partition, None, older, (note,))
         return UnchangedPartition(state.partition, "its chain belongs to the current topic")
     notes = list(_lost(state, give_up=give_up, at=at))
     if at is not None:

@@ -90,6 +90,8 @@ class PartitionState:
 
     repairs: int = 0
     """The number of the partition's last repair lock."""
+    cut_off: bool = False
+    """Whether a repair that was cut off is to be finished, also where nothing of it is left to do."""
 
     @property
     def next_origin(self) -> int:

@@ -18,7 +18,7 @@ from bootstrap.work import Work
 from common.clock import SystemClock
 from common.errors import ConfigError, StoreError, UsageError
 from common.kafka.reader import KafkaReader
-from common.ports import ObjectStore
+from common.ports import CreateOutcome, ObjectStore
 from common.settings import Settings, StartAt
 from common.settings.stores import stage_store
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -26,7 +26,7 @@ from common.stage.leases import Epoch, Grant, LeaseRecord, epoch_path
 from common.stage.loading import LoadNote, loading_path
 from common.stage.markers import Marker
 from common.stage.merged import inputs_at
-from common.stage.repair_lock import repair_path
+from common.stage.repair_lock import last_repair, repair_path
 from common.stage.topic_owners import owner_path
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
@@ -131,6 +131,35 @@ def test_plan_does_not_overrule_another_program(two: Settings, monkeypatch: pyte
     with pytest.raises(StoreError, match="ignores conditional writes"):
         Work(two, SystemClock()).write(plans)
     assert list(stage_store(two).list("done/")) == []
+
+
+@pytest.mark.parametrize("requests", range(12))
+def test_write_that_was_killed_is_completed_by_the_next(
+    requests: int, two: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Kafka's end has moved since, which is what both are asked for."""
+    left, create = [requests], FsspecStore.create
+
+    def mortal(store: FsspecStore, path: str, data: bytes) -> CreateOutcome:
+        if path.startswith(("repair/", "done/")):
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+        return create(store, path, data)
+
+    monkeypatch.setattr(FsspecStore, "create", mortal)
+    work = Work(two, SystemClock())
+    with pytest.raises(KeyboardInterrupt):
+        work.write(work.plan(StartAt.LATEST, None))
+    monkeypatch.setattr(FsspecStore, "create", create)
+    later = Ends(Position(0), Position(15))
+    monkeypatch.setattr(kafka.KafkaView, "ends", lambda _view, chains: dict.fromkeys(chains, later))
+    work, store = Work(two, SystemClock(), take_over=1), stage_store(two)
+    plans = work.plan(StartAt.LATEST, None)
+    work.write(plans)
+    chains = [planned.partition for plan in plans for planned in plan.partitions]
+    assert len(chains) == len(list(store.list("done/"))) == 4
+    assert all(last_repair(store, chain).ended for chain in chains)
 
 
 def test_command_that_was_overtaken_makes_no_more_markers(two: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from bootstrap.plans.plan import (
     plan_partition,
 )
 from bootstrap.plans.repair import RewindPlan, plan_rewind, plan_skip, with_tables_ahead
+from bootstrap.plans.restart import Restart, UnchangedPartition, plan_restart
 from bootstrap.plans.sources import FromDelta, FromFile, FromGroup, PositionSource, parse_positions, parse_source
 from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
 from common.errors import UsageError
@@ -38,6 +39,7 @@ from tests.fakes.stores import TrappedStore, acting
 
 AUTHOR = Author("test", 1_000)
 JOINED = TopicPartition(Topic("orders+payments"), Partition(0))
+BEGUN = ChainOrigin(Position(0), 0, "new")
 THIRTY = chain_of(0, 10, 20, 30)
 
 
@@ -191,6 +193,32 @@ def test_chain_is_never_overwritten(markers: list[Marker | StagedMarker]) -> Non
     assert ("and is staged up to 10" in outcome.problem) == (markers == chain_of(0, 10))
     assert "rewind" in outcome.remedy
     assert "skip" in outcome.remedy
+
+
+def test_chain_that_begins_there_is_left_as_it_is() -> None:
+    """By a command that was cut off, and went on where writers did already."""
+    made = planned(state(), 42).outcome
+    assert isinstance(made, Make)
+    for chain in ([made.marker], [made.marker, flush(42, 50)], [by_hand(41)]):
+        assert isinstance(planned(state(chain), 42).outcome, NotNeeded)
+        assert isinstance(planned(state(chain), 43).outcome, RefusedPartition)
+        assert isinstance(planned(replace(state(chain), cut_off=True), 43).outcome, NotNeeded)
+    assert isinstance(planned(state([flush(41, 42)]), 42).outcome, RefusedPartition)
+
+
+def test_repair_that_was_cut_off_after_its_last_change_is_finished() -> None:
+    """Its lock holds the partition until a command ends it, with nothing left to change."""
+    done = replace(state(chain_of(0, 10, 20)), cut_off=True, repairs=3, topic_id="new", chain_origin=BEGUN)
+    rewound = plan_rewind(done, Position(20), AUTHOR)
+    assert (rewound.put_aside, rewound.marker, rewound.chain_origin) == ((), None, None)
+    restarted = plan_restart(done, give_up=False)
+    assert isinstance(restarted, Restart)
+    assert (restarted.put_aside, restarted.chain_origin) == ((), None)
+    with pytest.raises(UsageError, match=r"end that with `bootstrap rewind .* --to 20 --take-over 3 --yes`"):
+        plan_skip(done, Position(20), AUTHOR)
+    assert isinstance(plan_restart(replace(done, cut_off=False), give_up=False), UnchangedPartition)
+    with pytest.raises(UsageError, match="there is nothing to rewind"):
+        plan_rewind(replace(done, cut_off=False), Position(20), AUTHOR)
 
 
 @pytest.mark.parametrize("markers", [(), chain_of(0, 10)])
