@@ -115,6 +115,11 @@ class Rollback:
     """
 
     @property
+    def has_selected_rows(self) -> bool:
+        """Whether the table was replaced by the result of a query, which may have selected the stream's own rows."""
+        return self.kind is RollbackKind.REPLACED and self.cause.operation.endswith("AS SELECT")
+
+    @property
     def is_older_copy(self) -> bool:
         """Whether the table is an older copy, whose log lacks ``cause`` (rule 8)."""
         return self.kind is RollbackKind.RESTORED and not self.cause.is_restore
@@ -483,9 +488,10 @@ def described(url: str, back: Rollback) -> str:
                 put_back = f"{url} is an older copy of the table, without version {cause.version} of this stream"
             return f"{put_back}: it has the records of {positions or 'no partition'}{older}"
         case RollbackKind.REPLACED:
+            kept = " (but for the rows that it selected)" if back.has_selected_rows else ""
             return (
                 f"version {cause.version} of {url}, {cause.operation}{when}{who}, put another table in its place: what "
-                f"was loaded before is gone, from {positions}{older}"
+                f"was loaded before is gone{kept}, from {positions}{older}"
             )
         case RollbackKind.RECREATED:
             return (

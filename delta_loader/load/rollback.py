@@ -222,8 +222,9 @@ def _remedy(url: str, app_id: str, back: Rollback) -> str:
             f"`{repair('restart', min(back.positions))} --at OFFSET --give-up --yes` loads again from the first one "
             f"that it lacks, also what is staged from there on{_not_before(back)}"
         )
+    lacking = "everything again, also rows that the query has kept" if back.has_selected_rows else "what it lacks again"
     return (
-        f"`{command} --replay` loads what it lacks again, `{command} --go-on` accepts it as it is; both "
+        f"`{command} --replay` loads {lacking}, `{command} --go-on` accepts it as it is; both "
         "only show their plan until --yes is added"
     )
 

@@ -26,7 +26,8 @@ from common.tables.rollback import (
     unknown_since,
     without_txn,
 )
-from tests.builders import required
+from delta_loader.load.rollback import held_by
+from tests.builders import required, settings_of
 from tests.fakes.markers import flush
 
 P0 = TopicPartition(Topic("orders"), Partition(0))
@@ -144,6 +145,11 @@ def test_dead_letter_positions_before_the_chain_origin_are_not_replayed() -> Non
 def test_replacement_loses_all_positions(operation: str) -> None:
     rollback = required(find_rollback(newest_first(CREATED, FIRST, SECOND, other(3, operation)), "orders"))
     assert (rollback.kind, rollback.positions) == (RollbackKind.REPLACED, {P0: 0})
+    has_kept = "SELECT" in operation
+    assert ("gone (but for the rows that it selected), from" in described("/orders", rollback)) == has_kept
+    stream = settings_of({"app_id": "orders", "topics": ["orders"], "table": "/orders", "columns": "id INT"}).streams[0]
+    remedy = held_by("/orders", stream, rollback, {}).remedy
+    assert ("--replay` loads everything again, also rows that the query has kept, `" in remedy) == has_kept
     assert find_rollback(newest_first(other(0, operation), FIRST), "orders") is None
 
 
