@@ -78,11 +78,15 @@ class StreamIdentity:
         return judged
 
     def _with_chain(self, partition: TopicPartition) -> tuple[str, TopicPartition] | None:
-        """The chain that a table has instead of this one, with the table's URL."""
+        """The chain that a table has instead of this one, with the table's URL.
+
+        Only the main table says whether the stream's topic was renamed: others may have begun with another topic.
+        """
         generation, several = self.ids.generation_of(partition), self.stream.several_topics
         for url, identity in self.tables.items():
-            origin = self.origins.get(partition) if url == self.stream.table else None
-            other = identity.in_its_place(partition, generation, several_topics=several, origin=origin)
+            is_main = url == self.stream.table
+            origin = self.origins.get(partition) if is_main else None
+            other = identity.in_its_place(partition, generation, several_topics=several or not is_main, origin=origin)
             if other is not None:
                 return url, other
         return None

@@ -151,6 +151,27 @@ ORDERS_1 = TopicPartition(Topic("orders"), Partition(1))
 UNIQUE = str(uuid.UUID(int=7))
 
 
+@pytest.mark.parametrize(("url", "is_foreign"), [(STREAM.table, True), ("/other", False)])
+def test_only_the_main_table_says_that_the_topic_was_renamed(url: str, *, is_foreign: bool) -> None:
+    """Another table may have begun with a topic that the main one has next to others."""
+    table = TableIdentity("payments", {PAYMENTS: TableChain(0, Position(50))})
+    (marker,) = judged(flush(0, 10), table=table, transactions={"orders-orders-0": 20}, url=url)
+    assert isinstance(marker, ForeignMarker) is is_foreign
+    if isinstance(marker, ForeignMarker):
+        assert marker.reason == "other_topic"
+        assert marker.remedy.endswith("starts it at Kafka's first record, --at OFFSET at another one")
+
+
+def test_torn_marker_of_a_chain_that_another_came_in_place_of_is_foreign() -> None:
+    """It is unknown whether the table has its records."""
+    joined = TopicPartition(Topic("orders+payments"), Partition(0))
+    table = TableIdentity(chains={joined: TableChain(1, Position(50))})
+    markers = flush(0, 10), UnreadableMarker(flush(10, 20, 0).name, "torn"), by_hand(20)
+    first, *others = judged(*markers, table=table, transactions={"orders-0": 29})
+    assert first == markers[0]
+    assert {instance(ForeignMarker, marker).reason for marker in others} == {"other_topic"}
+
+
 def both_streams(orders: Staging) -> Settings:
     """Two streams over one stage, which keeps no marker that every table has."""
     payments = {"app_id": "payments", "topics": ["payments"], "table": payments_table(orders)}
