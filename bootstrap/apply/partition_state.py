@@ -13,6 +13,7 @@ from common.spans import Position, Span, TopicPartition
 from common.stage.chain_origins import ChainOrigin, is_superseded, newest_origin
 from common.stage.merged import InputEnd, ends_at, id_of_input, inputs_of, is_merged, merged_position
 from common.stage.put_aside import put_aside_manifests
+from common.stage.task_files import outbox_folder
 from common.tables.deferred_ranges import deferred_of
 from common.tables.identity import NO_IDENTITY, TableChain, TableIdentity, overlap
 from common.tables.state import TableState
@@ -83,16 +84,25 @@ def _apart(
     """The state of a chain that is not the one of the table's positions."""
     inputs, unknown = _loaded_inputs(store, state, stream, identity_of)
     chains = identity_of(stream.app_id).chains.items()
+    instead = [(other, known) for other, known in chains if overlap(other, state.partition)]
     return replace(
         state,
         table=None,  # Its content is about another chain.
         deferred_from=None,
         elsewhere=_loaded_elsewhere(state, stream, transactions, identity_of, inputs),
         unknown_inputs=unknown,
-        replaced_generation=max(
-            (known.generation for other, known in chains if overlap(other, state.partition)), default=0
-        ),
+        unsent=next((other for other, _ in instead if other != state.partition and _has_outboxes(store, other)), None),
+        replaced_generation=max((known.generation for _, known in instead), default=0),
     )
+
+
+def _has_outboxes(store: ObjectStore, partition: TopicPartition) -> bool:
+    """Whether records of a chain for Kafka topics wait: an outbox that its markers or its origin name is there."""
+    manifests = [staged.marker.manifest for staged in staged_markers(store, partition) if staged.marker is not None]
+    origin = newest_origin(store, partition)
+    named = set(() if origin is None else origin.outboxes)
+    named.update(path for manifest in manifests if manifest is not None for path in manifest.outboxes)
+    return bool(named) and any(item.path in named for item in store.list(outbox_folder(partition)))
 
 
 def _loaded_inputs(

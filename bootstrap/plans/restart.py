@@ -21,7 +21,9 @@ Rules:
    first. Once the origin is written, they are of an older generation, which is ignored. A crash in between therefore
    does no harm, and the same command cleans up.
 6. The old chain's records for Kafka topics that are not yet delivered are still delivered: the new origin names their
-   outboxes, up to its position where the topic is the same. A topology's state is not carried over.
+   outboxes, up to its position where the topic is the same. A topology's state is not carried over. While the chain
+   that the table has instead has such records, the restart is refused unless the operator gives them up: only writers
+   that read its topics together send them.
 """
 
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ from common.errors import UsageError
 from common.remedies import CONFIG
 from common.spans import MAX_POSITION, Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
-from common.stage.merged import is_merged
+from common.stage.merged import is_merged, topics_of
 
 _OTHER_STREAM = "start the stream again under another app_id, with tables of its own"
 
@@ -105,6 +107,11 @@ def _separate_chain(state: PartitionState, why: str, at: Position | None, *, giv
         )
         first = "use --at with the first offset that the table lacks (its column _kafka_offset has the others)"
         raise UsageError(msg, _OTHER_STREAM if is_merged(state.partition.topic) else first)
+    if state.unsent is not None and not give_up:
+        topics = ", ".join(topics_of(state.unsent.topic))
+        msg = f"the chain {state.unsent} has unsent records for Kafka topics, which only writers of {topics} send"
+        former = f"set topics: [{topics}] again, run `stage-writer run {CONFIG} --until-caught-up`"
+        raise UsageError(msg, f"{former}, and then this with the new topics; or give them up with --give-up")
     begin = max(ends.low, loaded or ends.low) if at is None else at
     if not ends.low <= begin <= ends.high:
         msg = f"the chain would start at {begin}, but Kafka has [{ends.low}, {ends.high}) of {state.partition}"
@@ -115,6 +122,8 @@ def _separate_chain(state: PartitionState, why: str, at: Position | None, *, giv
         )
         raise UsageError(msg, f"use --at {loaded}")
     notes = [f"it gets a chain of its own, because {why}", *_lost(state, give_up=give_up, begin=begin)]
+    if state.unsent is not None:
+        notes.append(f"the records of the chain {state.unsent} for Kafka topics that are not sent are given up")
     tasks = TaskStates.from_chain(state)
     if tasks.known:
         notes.append("the state of its topology is empty there, and from there on its records are sent to topics again")

@@ -79,6 +79,8 @@ class PartitionState:
     """Where ``foreign``: how far the table has this topic, under this app_id or one that the chain was staged for."""
     unknown_inputs: TopicPartition | None = None
     """Where ``foreign``: a chain of several topics, of which it is unknown how far the table has this topic by it."""
+    unsent: TopicPartition | None = None
+    """Where ``foreign``: a chain that the table has instead, whose records for Kafka topics are not all sent."""
     loaded_under: str | None = None
     """The app_id of the other stream that loaded the chain's settled start (common/tables/identity.py, rule 5)."""
     replaced_generation: int = 0

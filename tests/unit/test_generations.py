@@ -293,6 +293,16 @@ def test_start_must_be_given_where_it_is_unknown_what_the_table_has() -> None:
     assert required(plan.chain_origin).position == 20
 
 
+def test_unsent_records_of_the_chain_in_its_place_must_be_given_up_explicitly() -> None:
+    joined = TopicPartition(Topic("orders+payments"), Partition(0))
+    known = replace(state(ends=(3, 50)), foreign=WHY, unsent=joined)
+    with pytest.raises(UsageError, match=r"orders\+payments/0 has unsent records for Kafka topics") as error:
+        plan_restart(known, give_up=False)
+    assert "set topics: [orders, payments] again, run `stage-writer run" in str(error.value.remedy)
+    plan = instance(Restart, plan_restart(known, give_up=True))
+    assert any("orders+payments/0 for Kafka topics" in note and "given up" in note for note in plan.notes)
+
+
 def test_old_chain_with_an_unreadable_marker_must_be_given_up_explicitly() -> None:
     old = state(*OLD, table=20)
     broken = replace(old, staged=(*old.staged, StagedMarker("done/x", MarkerName(ORDERS, Position(20)), None)))

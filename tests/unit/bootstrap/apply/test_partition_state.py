@@ -12,8 +12,9 @@ from common.errors import UsageError
 from common.settings import Stream
 from common.spans import Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
-from common.stage.markers import MarkerName
+from common.stage.markers import MarkerName, marker_to_bytes
 from common.stage.merged import InputEnd, inputs_at, inputs_of, merged_position
+from common.stage.task_files import OutboxName
 from common.tables.deferred_ranges import DeferredIds
 from common.tables.identity import TableChain, TableIdentity
 from common.tables.state import TableState
@@ -231,6 +232,28 @@ def test_single_topic_starts_after_what_the_table_has_of_it_with_others(staging:
     cut = TableIdentity(chains={joined.source(0): TableChain(0, Position(25))})
     state = state_of(staging, table={}, identity=cut)
     assert (state.elsewhere, state.unknown_inputs) == (None, joined.source(0)), "no marker ends there"
+
+
+@pytest.mark.parametrize("named_by", ["marker", "origin", None])
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_chain_in_its_place_is_named_while_its_records_for_topics_wait(
+    staging: Staging, named_by: str | None, *, is_sent: bool
+) -> None:
+    """An outbox that is named by nothing, as that of a lost claim, never had a chance to be sent."""
+    joined = JoinedStaging(staging.root)
+    store, chain = joined.store(joined.stage_url), joined.source(0)
+    path = OutboxName(chain, Position(0), 0, "0b4a").path
+    marker = joined.flush(0, 0, 20)
+    if named_by == "marker":
+        manifest = replace(required(marker.manifest), outboxes=(path,))
+        store.write(marker.name.path, marker_to_bytes(replace(marker, manifest=manifest)))
+    elif named_by == "origin":
+        begin(joined, ChainOrigin(joined.position(0, 0), outboxes=(path,), number=1))
+    if not is_sent:
+        store.write(path, b"records")
+    end = TableChain(0, Position(int(marker.span.end)))
+    state = state_of(staging, table={}, identity=TableIdentity(chains={chain: end}))
+    assert state.unsent == (None if is_sent or named_by is None else chain)
 
 
 @pytest.mark.parametrize(("its_id", "begin"), [("A", 9), (None, 9), ("Z", 2)])
