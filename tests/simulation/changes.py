@@ -164,7 +164,7 @@ class Changes(Kind):
                 (key,) = event.key
                 before = outcomes.get(key, {None})
                 forbidden = {self._forbids(row, event) for row in before}
-                place = Place(int(partition.partition), record.offset, record.timestamp_ms)
+                place = Place.of(partition, record)
                 if place in letters:
                     if True not in forbidden or letters[place] != record.value:
                         doubts.append(f"{partition} offset {record.offset} is a dead letter: {letters[place]!r}")

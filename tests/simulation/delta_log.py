@@ -6,6 +6,8 @@ below a start and of refused records are left out, a row that violates the table
 events are merged by the loader's own statement, run by DuckDB. Rows and txn actions change together.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
@@ -37,6 +39,7 @@ from tests.fakes import database
 from tests.fakes.delta_tables import MemoryDeltaTables, MemoryTable
 from tests.fakes.judged import judged
 from tests.simulation.files import rows_in
+from tests.simulation.kafka import Record
 from tests.simulation.store import Bucket
 from tests.simulation.world import Fault, World
 
@@ -52,6 +55,10 @@ class Place(NamedTuple):
     partition: int
     offset: int
     time_ms: int
+
+    @classmethod
+    def of(cls, partition: TopicPartition, record: Record) -> Place:
+        return cls(int(partition.partition), record.offset, record.timestamp_ms)
 
 
 Forbids = Callable[[pa.Table], pa.Array]

@@ -30,7 +30,8 @@ from bootstrap.plans.restart import Restart, plan_restart
 from bootstrap.plans.state import Author, Ends
 from common.errors import KafkaDeltaExpressError
 from common.settings import Settings, Stream
-from common.spans import Partition, Position, Topic, TopicPartition
+from common.spans import Partition, Topic, TopicPartition
+from common.stage.merged import inputs_of, topics_of
 from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
 from common.tables.stream_history import StreamHistory, histories_of
 from common.tables.transactions import TxnIds
@@ -113,6 +114,7 @@ class Config:
     table: str = TABLES[0]
     columns: str = COLUMNS[0]
     partition_by: tuple[str, ...] = ()
+    topology: str | None = None
 
     def edited(self, what: str, rng: Random) -> Config:
         """Another config, which differs in the field ``what``."""
@@ -136,10 +138,10 @@ FIELDS = ("topic", "topics", "cluster", "app_id", "stage", "table", "columns", "
 
 
 @lru_cache(4096)
-def _settings(config: Config) -> Settings:
+def settings_for(config: Config) -> Settings:
     stream = {"app_id": config.app_id, "topics": list(config.topics), "table": config.table, "columns": config.columns}
     return settings_of(
-        {**stream, "partition_by": list(config.partition_by)},
+        {**stream, "partition_by": list(config.partition_by), "topology": config.topology},
         stage={"url": config.stage},
         kafka={"bootstrap.servers": f"cluster{config.cluster}:1"},
         loader={"marker_retention": 0, "max_files": 20},
@@ -175,7 +177,7 @@ class Pipeline(Kind):
     def __init__(self, context: Context, config: Config, log: SharedLog) -> None:
         super().__init__(context)
         self.config = config
-        self.settings = _settings(config)
+        self.settings = settings_for(config)
         self.log = log
 
     def converter(self, process: Process) -> Converter:
@@ -231,9 +233,8 @@ class EditedHistory:
         self.world = World(seed, chances or EDITORS[seed % len(EDITORS)])
         self.bucket = Bucket()
         self.log = SharedLog(self.world, self.bucket, STAGES[0])
-        rng, names = self.world.rng, itertools.count(1)
-        self._names = names
-        self._services = Services(self.world, self.bucket, names, rng.random() < 0.5, _LIMITS, _PAUSES_S)
+        rng, self._names = self.world.rng, itertools.count(1)
+        self._services = Services(self.world, self.bucket, self._names, rng.random() < 0.5, _LIMITS, _PAUSES_S)
         self._places: set[tuple[int, int, int]] = set()
         self._clusters: list[dict[TopicPartition, list[Record]]] = [
             {TopicPartition(Topic(topic), Partition(number)): [] for topic in TOPICS for number in range(many)}
@@ -250,9 +251,9 @@ class EditedHistory:
         self.world.find_rival = self._find_rival
         self._given_up = GivenUpPositions()
         self._begun: set[TopicPartition] = set()
-        """App_ids for which an operator began a new chain."""
+        """Chains that operators have restarted."""
         self._operators: list[Process] = []
-        """App_ids that have begun a new chain, or begin one now."""
+        """Those that have restarted a chain, or do now."""
         self._unwatched: set[Place] = set()
         """Rows that a RESTORE removed and that no program checks."""
 
@@ -269,7 +270,7 @@ class EditedHistory:
         )
 
     def _invariants(self, stage: str) -> RowInvariants:
-        stream = _settings(Config()).streams[0]
+        stream = settings_for(Config()).streams[0]
         world = self.world
         return RowInvariants(
             stage,
@@ -353,11 +354,14 @@ class EditedHistory:
         pipeline.running[role] = process, config
         self.world.note(f"{process.name} starts with {config}")
         group = self._group(pipeline, config.cluster)
-        kind = Pipeline(Context(self.world, group, self.bucket, self._given_up), config, self.log)
+        kind = self._kind(Context(self.world, group, self.bucket, self._given_up), config)
         if role.startswith("writer"):
             self.world.spawn(process, lambda: services.write(process, kind, group))
         else:
             self.world.spawn(process, lambda: services.load(process, kind))
+
+    def _kind(self, context: Context, config: Config) -> Pipeline:
+        return Pipeline(context, config, self.log)
 
     def _group(self, pipeline: Operated, cluster: int) -> GroupBroker:
         if cluster not in pipeline.groups:
@@ -460,7 +464,7 @@ class EditedHistory:
             partition
             for partition, reason in self._held(pipeline).items()
             if reason in ("other_stream", "other_topic") and self._is_alone(pipeline.config, partition)
-            if partition in self._clusters[pipeline.config.cluster]  # whose topic may have fewer partitions
+            if inputs_of(partition)[0] in self._clusters[pipeline.config.cluster]  # which may have fewer partitions
         ]
         if not held:
             return
@@ -472,11 +476,15 @@ class EditedHistory:
                 self._begin_again(pipeline, partition)
             except KafkaDeltaExpressError as error:
                 self.world.note(f"an operator reads: {error.problem}")
+                self._refused(partition, error)
             except Crash:
                 return
             process.alive = False
 
         self.world.spawn(process, run)
+
+    def _refused(self, partition: TopicPartition, error: KafkaDeltaExpressError) -> None:
+        """A restart was refused."""
 
     def _is_alone(self, config: Config, partition: TopicPartition) -> bool:
         """Whether no process works on a chain under another app_id, and no request of such a process is pending.
@@ -487,14 +495,14 @@ class EditedHistory:
             process.alive
             and other.app_id != config.app_id
             and other.stage == config.stage
-            and partition.topic in other.topics
+            and not {*topics_of(partition.topic)}.isdisjoint(other.topics)
             for pipeline in self._pipelines
             for process, other in pipeline.running.values()
         )
 
     def _begin_again(self, pipeline: Operated, partition: TopicPartition) -> None:
         config, world = pipeline.config, self.world
-        stream, store = _settings(config).streams[0], self._services.store(config.stage)
+        stream, store = settings_for(config).streams[0], self._services.store(config.stage)
         group = self._group(pipeline, config.cluster)
         table = SimulatedTables(world, self.log).state(config.table)
 
@@ -511,7 +519,7 @@ class EditedHistory:
             store, Author("operator", world.now_ms), f"{world.rng.getrandbits(128):032x}", take_over=None
         )
         repairs = locks.read_last(partition)
-        ends, topic_id = Ends(Position(0), group.end(partition)), group.id_of(partition.topic)
+        ends, topic_id = Ends(group.begin(partition), group.end(partition)), group.id_of(partition.topic)
         state = partition_state(
             store,
             stream,
@@ -583,14 +591,10 @@ class EditedHistory:
                     continue
                 reason = held.get(partition)
                 lacking = [
-                    record for record in log if record.value is not None and _place(partition, record) not in places
+                    record for record in log if record.value is not None and Place.of(partition, record) not in places
                 ]
                 if reason is None and lacking and (config.table, config.app_id, partition) not in self.log.forgotten:
                     problems.append(
                         f"{pipeline.name}: {partition} lacks {lacking[0].offset} and {len(lacking) - 1} more"
                     )
         return tuple(problems)
-
-
-def _place(partition: TopicPartition, record: Record) -> Place:
-    return Place(int(partition.partition), record.offset, record.timestamp_ms)

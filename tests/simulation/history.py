@@ -278,7 +278,7 @@ class History:
         known: set[Place] = set()
         for partition, log, deleted in self.kind.context.logs():
             for record in log:
-                place = Place(int(partition.partition), record.offset, record.timestamp_ms)
+                place = Place.of(partition, record)
                 known.add(place)
                 have = {url: offsets[place] for url, offsets in by_url.items() if offsets[place]}
                 if not self.kind.is_in_order(partition, record, have, deleted=deleted):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from bootstrap.apply import partition_state
 from bootstrap.plans import restart
 from bootstrap.plans.state import PartitionState
 from common.stage.leases import Grant
@@ -82,6 +83,17 @@ RULES = (
     Mutation("a RESTORE since the last pass is found", _restored_by_others, TENDED, Worlds.EDITED),
     Mutation("a lease names topics", _any_topics, worlds=Worlds.EDITED),
     Mutation("a new chain begins after the loaded records", _begins_early, CALLED, Worlds.EDITED),
+    Mutation(
+        "chains with a common Kafka partition are loaded one by one",
+        changed(plan, "_apart", dict),
+        worlds=Worlds.REGROUPED,
+    ),
+    Mutation(
+        "a joined chain begins after the loaded records",
+        changed(partition_state, "_loaded_inputs", lambda *_: ({}, None)),
+        worlds=Worlds.REGROUPED,
+    ),
+    Mutation("a table has one of several joined chains", _undetected, worlds=Worlds.REGROUPED),
 )
 RARE = (
     Mutation("files of another table are not skipped", _before_an_edit, worlds=Worlds.EDITED),
@@ -91,4 +103,10 @@ RARE = (
     Mutation("another topic's txn action is detected", _undetected, RENAMED, Worlds.EDITED),
     Mutation("each commit names all chains", _only_moved, TENDED, Worlds.EDITED),
     Mutation("a doubt stays until it is resolved", _undoubted, TENDED, Worlds.EDITED),
+    Mutation(
+        # The new chain mostly sends them again before its restart.
+        "a chain in place of another waits for its unsent records",
+        changed(partition_state, "_has_outboxes", lambda *_: False),
+        worlds=Worlds.REGROUPED,
+    ),
 )

@@ -118,6 +118,11 @@ class Broker:
         return max(log[-1].offset + 1 if log else 0, self.hidden.get(partition, 0))
 
     def begin(self, partition: TopicPartition) -> Position:
+        """The first position of a Kafka partition, or of a chain of several."""
+        if is_merged(partition.topic):
+            return merged_position(
+                InputEnd(input_partition, self.begin(input_partition)) for input_partition in inputs_of(partition)
+            )
         return Position(self.low.get(kafka_partition(partition), 0))
 
     def has_records(self, chain: TopicPartition) -> bool:
@@ -183,7 +188,7 @@ class Broker:
         share = -(-len(partitions) // len(self.members))
         first = share * self.members.index(member)
         mine = partitions[first : first + share]
-        return {partition for partition in self.logs if partition.partition in mine}
+        return {partition for partition in self.logs if partition.partition in mine and member.takes(partition)}
 
 
 class GroupMember:

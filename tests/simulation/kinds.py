@@ -255,7 +255,7 @@ class Evolving(Kind):
 
     def problems(self) -> Iterable[str]:
         sent = {
-            Place(int(partition.partition), record.offset, record.timestamp_ms): record.value
+            Place.of(partition, record): record.value
             for partition, log, _ in self.context.logs()
             for record in log
             if record.value is not None and record.value != BAD

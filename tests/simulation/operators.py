@@ -26,7 +26,7 @@ from bootstrap.plans.task_states import TaskStates
 from common.errors import KafkaDeltaExpressError
 from common.settings import Stream
 from common.spans import Position, Span, TopicPartition
-from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
+from common.stage.merged import is_merged
 from common.stage.repair_lock import last_repair
 from tests.simulation.delta_log import SimulatedTables
 from tests.simulation.kafka import Broker
@@ -146,8 +146,7 @@ class Operator:
         repairs = self._locks.read_last(partition)
         self._planned_ms = self._world.now_ms
         table = self._tables.state(self._stream.table)
-        low = merged_position(InputEnd(input_partition, Position(0)) for input_partition in inputs_of(partition))
-        ends = Ends(low if is_merged(partition.topic) else self._broker.begin(partition), self._broker.end(partition))
+        ends = Ends(self._broker.begin(partition), self._broker.end(partition))
         topic_id = self._broker.id_of(partition.topic)
         return partition_state(
             self._store, self._stream, partition, ends=ends, table=table, topic_id=topic_id, repairs=repairs

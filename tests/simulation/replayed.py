@@ -353,7 +353,7 @@ class Replayed(Routed):
             (partition, record)
             for partition, log, _ in self.context.logs()
             for record in log
-            if Place(int(partition.partition), record.offset, record.timestamp_ms) in places
+            if Place.of(partition, record) in places
         ]
         if not sent:
             return
@@ -398,7 +398,7 @@ class Replayed(Routed):
                 have.setdefault(place, []).append(url)
         for partition, log, _ in self.context.logs():
             for record in log:
-                place = Place(int(partition.partition), record.offset, record.timestamp_ms)
+                place = Place.of(partition, record)
                 swap = next((replaced for replaced in reversed(self.log.replaced) if replaced.swap.covers(place)), None)
                 wanted = [] if swap is None else swap.urls.get(place, [])
                 if swap is not None and have.get(place, []) != wanted:

@@ -10,6 +10,7 @@ from stage_writer.parquet import buffer
 from tests.simulation.editing import EditedHistory
 from tests.simulation.files import SimulatedFile
 from tests.simulation.history import History, Verdict
+from tests.simulation.regrouped import RegroupedHistory
 from tests.simulation.world import Chances
 from tests.simulation.worlds import Worlds
 
@@ -28,6 +29,8 @@ def run(seed: int, worlds: Worlds = Worlds.PLAIN, chances: Chances | None = None
         ):
             if worlds is Worlds.EDITED:
                 return EditedHistory(seed, chances).run()
+            if worlds is Worlds.REGROUPED:
+                return RegroupedHistory(seed, chances).run()
             return History(seed, chances, worlds).run()
     finally:
         gc.enable()

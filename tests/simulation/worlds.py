@@ -62,6 +62,8 @@ class Worlds(StrEnum):
     """Two streams that read one topic, by configs that are edited."""
     EDITED = "edited"
     """Operators who edit configs, over tables that others use too; a history of its own (editing.py)."""
+    REGROUPED = "regrouped"
+    """Operators who change which topics a topology reads together; a history of its own (regrouped.py)."""
 
 
 def _plain(context: Context) -> Kind:
