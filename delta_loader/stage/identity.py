@@ -17,7 +17,7 @@ Rules (common/tables/identity.py has the others):
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from common.remedies import repair
+from common.remedies import CONFIG, repair
 from common.settings import Stream
 from common.spans import Position, TopicPartition
 from common.stage.chain import emptied
@@ -181,14 +181,23 @@ class StreamIdentity:
         where = "starts it at Kafka's first record, --at OFFSET at another one"
         if overlap(other, partition):
             where = "starts it after what the table has of it"
+        restart = f"`{_restart(partition)} --yes` {where}"
+        remedy = (
+            f"use another app_id for the stream; or load this topic into the table too, with a new chain: {restart}"
+        )
+        if url != self.stream.table:  # a restart looks at the main one, which has no such chain
+            topics = ", ".join(topics_of(other.topic))
+            remedy = (
+                f"set topics: [{topics}] again and run `delta-loader run {CONFIG} --once`, which completes a load that "
+                f"was cut off between this table and {self.stream.table}; then set the new topics again, and {restart}"
+            )
         return ForeignMarker(
             name,
             OTHER_TOPIC,
             f"the table {url} has the positions of the topic {known_as(other.topic)} under the app_id "
             f"{self.stream.app_id} ({other} up to {known.position}), but the marker {name.path} was staged from the "
             f"topic {known_as(partition.topic)}",
-            f"use another app_id for the stream; or load this topic into the table too, with a new chain: "
-            f"`{_restart(partition)} --yes` {where}",
+            remedy,
         )
 
     def _other_topic(self, name: MarkerName, manifest: Manifest, topic_id: str | None) -> ForeignMarker | None:

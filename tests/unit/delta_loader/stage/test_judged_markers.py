@@ -162,6 +162,18 @@ def test_only_the_main_table_says_that_the_topic_was_renamed(url: str, *, is_for
         assert marker.remedy.endswith("starts it at Kafka's first record, --at OFFSET at another one")
 
 
+@pytest.mark.parametrize(
+    ("url", "begins"), [(STREAM.table, "use another"), ("/other", "set topics: [orders, payments]")]
+)
+def test_load_that_was_cut_off_between_tables_is_completed_with_the_former_topics(url: str, begins: str) -> None:
+    """A restart looks at the main table, which lacks the chain that another table has."""
+    joined = TopicPartition(Topic("orders+payments"), Partition(0))
+    table = TableIdentity("", {joined: TableChain(0, Position(50))})
+    (marker,) = judged(flush(0, 10), table=table, url=url)
+    assert instance(ForeignMarker, marker).remedy.startswith(begins)
+    assert "`bootstrap restart" in instance(ForeignMarker, marker).remedy
+
+
 def test_torn_marker_of_a_chain_that_another_came_in_place_of_is_foreign() -> None:
     """It is unknown whether the table has its records."""
     joined = TopicPartition(Topic("orders+payments"), Partition(0))
