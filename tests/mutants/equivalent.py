@@ -16,6 +16,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "an origin that was read is listed, too: it is never deleted"
         ),
     },
+    "delta_loader.stage.identity": {
+        "StreamIdentity._loaded_under: if other is None: → if False:": "the rest then returns None as well, later",
+    },
     "common.stage.repair_lock": {
         "last_repair: None if data is None else RepairEntry.from_bytes(data) → "
         "None if False else RepairEntry.from_bytes(data)": "a turn is never deleted",

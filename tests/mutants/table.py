@@ -49,6 +49,7 @@ TESTS = {
         f"{_LOADER}/stage/test_judged_markers.py",
         f"{_LOADER}/stage/test_strays.py",
         f"{_LOADER}/test_service.py",
+        "tests/unit/test_joined_and_single.py",
         "tests/unit/test_emptied_markers.py",
         *_NEW_CHAINS,
     ),

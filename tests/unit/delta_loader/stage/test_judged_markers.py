@@ -31,12 +31,13 @@ def judged(
     transactions: Mapping[str, int] | None = None,
     url: str = STREAM.table,
     origin: ChainOrigin | None = None,
+    partition: TopicPartition = ORDERS,
 ) -> list[AnyMarker]:
     tables = {} if table is None else {url: table}
-    origins = {} if origin is None else {ORDERS: origin}
-    generations = {} if origin is None else {ORDERS: origin.generation}
+    origins = {} if origin is None else {partition: origin}
+    generations = {} if origin is None else {partition: origin.generation}
     ids = TxnIds("orders", several_topics=False, generations=generations)
-    return StreamIdentity(STREAM, ids, origins, tables, transactions or {}).judged(ORDERS, markers)
+    return StreamIdentity(STREAM, ids, origins, tables, transactions or {}).judged(partition, markers)
 
 
 def of(marker: Marker, **fields: object) -> Marker:
@@ -147,6 +148,7 @@ def test_only_the_main_table_reveals_loads_of_the_old_generation_from_another_st
 
 
 PAYMENTS = TopicPartition(Topic("payments"), Partition(0))
+JOINED = TopicPartition(Topic("orders+payments"), Partition(0))
 ORDERS_1 = TopicPartition(Topic("orders"), Partition(1))
 UNIQUE = str(uuid.UUID(int=7))
 
@@ -155,7 +157,7 @@ UNIQUE = str(uuid.UUID(int=7))
 def test_only_the_main_table_says_that_the_topic_was_renamed(url: str, *, is_foreign: bool) -> None:
     """Another table may have begun with a topic that the main one has next to others."""
     table = TableIdentity("payments", {PAYMENTS: TableChain(0, Position(50))})
-    (marker,) = judged(flush(0, 10), table=table, transactions={"orders-orders-0": 20}, url=url)
+    (marker,) = judged(flush(0, 10), table=table, transactions={"orders-0": 20}, url=url)
     assert isinstance(marker, ForeignMarker) is is_foreign
     if isinstance(marker, ForeignMarker):
         assert marker.reason == "other_topic"
@@ -167,8 +169,7 @@ def test_only_the_main_table_says_that_the_topic_was_renamed(url: str, *, is_for
 )
 def test_load_that_was_cut_off_between_tables_is_completed_with_the_former_topics(url: str, begins: str) -> None:
     """A restart looks at the main table, which lacks the chain that another table has."""
-    joined = TopicPartition(Topic("orders+payments"), Partition(0))
-    table = TableIdentity("", {joined: TableChain(0, Position(50))})
+    table = TableIdentity("", {JOINED: TableChain(0, Position(50))})
     (marker,) = judged(flush(0, 10), table=table, url=url)
     assert instance(ForeignMarker, marker).remedy.startswith(begins)
     assert "`bootstrap restart" in instance(ForeignMarker, marker).remedy
@@ -176,8 +177,7 @@ def test_load_that_was_cut_off_between_tables_is_completed_with_the_former_topic
 
 def test_torn_marker_of_a_chain_that_another_came_in_place_of_is_foreign() -> None:
     """It is unknown whether the table has its records."""
-    joined = TopicPartition(Topic("orders+payments"), Partition(0))
-    table = TableIdentity(chains={joined: TableChain(1, Position(50))})
+    table = TableIdentity(chains={JOINED: TableChain(1, Position(50))})
     markers = flush(0, 10), UnreadableMarker(flush(10, 20, 0).name, "torn"), by_hand(20)
     first, *others = judged(*markers, table=table, transactions={"orders-0": 29})
     assert first == markers[0]
@@ -236,3 +236,36 @@ def test_marker_that_names_a_file_of_an_earlier_load_is_held() -> None:
 
     assert result.held[orders.source(0)].reason == "unreadable_marker"
     assert len(tables.tables[orders.table].commits) == before
+
+
+@pytest.mark.parametrize(("url", "is_foreign"), [(STREAM.table, True), ("/other", False)])
+def test_only_the_main_table_says_that_a_former_chain_went_on(url: str, *, is_foreign: bool) -> None:
+    """The restart began after what the main table had."""
+    origin = ChainOrigin(Position(5), 1, loaded_before=Position(5))
+    table = TableIdentity("", {JOINED: TableChain(0, Position(50))})
+    (marker,) = judged(of(flush(5, 10), generation=1), table=table, url=url, origin=origin)
+    assert isinstance(marker, ForeignMarker) is is_foreign
+
+
+@pytest.mark.parametrize(("topic_id", "is_foreign"), [("A", False), ("Z", True)])
+def test_loaded_chain_is_of_the_topics_of_the_one_in_its_place(topic_id: str, *, is_foreign: bool) -> None:
+    table = TableIdentity("", {ORDERS: TableChain(1, Position(50), topic_id)})
+    loaded = of(flush(0, 10, partition=JOINED), topic_id="A,B")
+    transactions = {"orders-orders+payments-0": 9, "orders-0": 9}
+    (marker,) = judged(loaded, table=table, transactions=transactions, partition=JOINED)
+    assert isinstance(marker, ForeignMarker) is is_foreign
+
+
+def test_marker_that_was_emptied_in_a_foreign_chain_stays_foreign() -> None:
+    table = TableIdentity("", {JOINED: TableChain(1, Position(50))})
+    identity = StreamIdentity(STREAM, TxnIds("orders", several_topics=False), {}, {STREAM.table: table})
+    markers = identity.younger(ORDERS, [by_hand(5), flush(9, 20, 5)])
+    assert {instance(ForeignMarker, marker).reason for marker in markers} == {"other_topic"}
+
+
+@pytest.mark.parametrize(("generation", "is_foreign"), [(1, False), (0, True)])
+def test_loaded_chain_is_of_the_generation_of_its_position(generation: int, *, is_foreign: bool) -> None:
+    table = TableIdentity("", {JOINED: TableChain(2, Position(50))})
+    marker, origin = of(flush(0, 10), generation=generation), ChainOrigin(Position(0), 1)
+    (result,) = judged(marker, table=table, transactions={"orders-0@1": 9}, origin=origin)
+    assert isinstance(result, ForeignMarker) is is_foreign
