@@ -6,7 +6,7 @@ Kafka topic. Topics come and go, and so the chain is another one; operators run 
 Rules of the final check in addition to those of every edit:
 
 1. No chain of the final config is held, unless the stage no longer says how far the table has its topics by another
-   chain, or a loader died between the tables' commits of another chain.
+   chain. Where a remedy asks for the former topics, they come back until what they left is complete.
 2. Each record that a table has is in the topic that the topology writes to; more than once only behind a restart.
 """
 
@@ -122,8 +122,8 @@ class RegroupedHistory(EditedHistory):
         super().__init__(seed, chances or REGROUPED)
         self._pipelines = [Operated("one", [Config(topology="tests.simulation.regrouped:build")])]
         self._coordinator = Coordinator(self.world)
-        self._waiting: tuple[str, Config] | None = None
-        """The chain whose records for topics have to be sent, and the config to return to."""
+        self._wanted: Config | None = None
+        """The edited config, while the one before is completed."""
         self._loads_later = self.world.rng.random() < _LOADS_LATER
         self._unknown: set[TopicPartition] = set()
         """Chains of which it is no longer known how far the table has their topics."""
@@ -145,33 +145,43 @@ class RegroupedHistory(EditedHistory):
 
     def _step(self, produce: float) -> None:
         super()._step(produce)
-        if self.world.faults_ended:
-            if self.world.rng.random() < _RESTARTS:
-                self._restart(self._pipelines[0])
-            self._return()
+        if self.world.faults_ended and self.world.rng.random() < _RESTARTS:
+            self._operate(self._pipelines[0])
+
+    def _operate(self, pipeline: Operated) -> None:
+        """Follow the remedies of what is held."""
+        self._restart(pipeline)
+        for process, _ in pipeline.running.values():
+            for report in self._services.reports.get(process.name, ()) if process.alive else ():
+                for held in report.held.values():
+                    self._go_back(held.remedy)
+        if self._wanted is not None and self._is_complete(pipeline.config):
+            config, self._wanted = self._wanted, None
+            self._become(config)
 
     def _refused(self, partition: TopicPartition, error: KafkaDeltaExpressError) -> None:
-        """Follow the remedy: the former topics, until their records are sent; or nothing, where no command helps."""
-        former, (pipeline,) = _FORMER.search(error.remedy), self._pipelines
         if "it is no longer known up to which offset" in error.problem:
             self._unknown.add(partition)
-        if former is None or not self.world.faults_ended or self._waiting is not None:
-            return
-        config = replace(pipeline.config, topics=tuple(former[1].split(", ")))
-        self._waiting = chain_topic(config.topics), pipeline.config
-        self._become(config)
+        self._go_back(error.remedy)
 
-    def _return(self) -> None:
-        """The edited topics, once the former ones' records are sent."""
-        if self._waiting is None or not self._is_sent(self._waiting[0]):
+    def _go_back(self, remedy: str) -> None:
+        """To the former topics, until what they left is complete."""
+        former, (pipeline,) = _FORMER.search(remedy), self._pipelines
+        if former is None or not self.world.faults_ended or self._wanted is not None:
             return
-        config, self._waiting = self._waiting[1], None
-        self._become(config)
+        self._wanted = pipeline.config
+        self._become(replace(pipeline.config, topics=tuple(former[1].split(", "))))
 
     def _become(self, config: Config) -> None:
         (pipeline,) = self._pipelines
         pipeline.configs.append(config)
         self.world.note(f"the topics become {config.topics}")
+
+    def _is_complete(self, config: Config) -> bool:
+        """Whether the records of its topics for Kafka topics are sent, and all tables have the same chains."""
+        topic = chain_topic(config.topics)
+        chains = (TopicPartition(topic, partition.partition) for partition in self._clusters[0])
+        return self._is_sent(topic) and not any(self._is_uneven(config, chain) for chain in chains)
 
     def _is_sent(self, topic: str) -> bool:
         objects = self.bucket.objects
@@ -199,14 +209,13 @@ class RegroupedHistory(EditedHistory):
         held = (
             f"{chain} is held: {reason}"
             for chain, reason in super()._held(pipeline).items()
-            if chain not in self._unknown and not self._is_uneven(pipeline.config, chain)
+            if chain not in self._unknown
         )
-        waiting = () if self._waiting is None else (f"records of {self._waiting[0]} for topics are not sent",)
+        waiting = () if self._wanted is None else (f"the former topics {pipeline.config.topics} are not complete",)
         return (*super().problems(), *waiting, *held, *self._unsent())
 
     def _is_uneven(self, config: Config, chain: TopicPartition) -> bool:
-        """Whether the dead-letter table has a chain in place of this one that a dead loader did not bring to the main
-        table: only the former topics complete that."""
+        """Whether the dead-letter table has something of a chain, or of one in its place, that the main table lacks."""
         stream = settings_for(config).streams[0]
         known: list[set[TopicPartition]] = []
         for url in (stream.dead_letters, stream.table):
