@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.metrics import Metrics
-from common.settings import Settings
+from common.settings import Settings, Stream
 from common.spans import Partition, Topic, TopicPartition
 from delta_loader.load.ports import RefusalPorts
 from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
@@ -34,7 +34,7 @@ from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Context, Keyed, W
 from tests.simulation.outgoing import Coordinator, SourceMessage, outlets
 from tests.simulation.refusing import CheckedLog, refusing_ports
 from tests.simulation.store import SimulatedStore
-from tests.simulation.world import SILENT, Process, WorldClock
+from tests.simulation.world import SILENT, Process, World, WorldClock
 
 ALONE, BOTH = ("orders",), ("orders", "payments")
 _REFUSE = 0.4
@@ -71,15 +71,29 @@ class Counts(Processor):
             self.context.forward(record.with_value({"place": place, "seen": seen}), "counted")
 
 
-def _topology(topics: tuple[str, ...]) -> Topology:
+def joining(topics: tuple[str, ...], processor: type[Processor] = Counts) -> Topology:
+    """A processor of all of these topics, with a store; it writes to the table and to a topic."""
     topology = Topology()
     for topic in topics:
         topology.add_source(topic, topic)
-    topology.add_processor("counts", Counts, *topics)
+    topology.add_processor("counts", processor, *topics)
     topology.add_state_store(Stores.key_value("counts"), "counts")
     topology.add_sink("table", "counts")
     topology.add_topic_sink("counted", "counts", topic="counted")
     return topology
+
+
+def task_converter(world: World, stream: Stream, topology: Topology) -> Converter:
+    when = SnapshotsWhen(most_changes=4, least_bytes=500)
+    return TopologyConverter(stream, topology.check(), TaskEnvironment(WorldClock(world).wall_ms, Metrics(), when=when))
+
+
+def merging(world: World, member: GroupMember, topics: tuple[str, ...], longest_idle_s: float = 0.0) -> RecordSource:
+    """What a task of these topics reads."""
+    if len(topics) == 1:
+        return member
+    groups = TopicGroups((TopicGroup(topics, longest_idle_s),))
+    return MergingSource(member, groups, WorldClock(world), SILENT, _AHEAD_BYTES)
 
 
 class Joined(Keyed):
@@ -101,16 +115,11 @@ class Joined(Keyed):
 
     def converter(self, process: Process) -> Converter:
         del process
-        when = SnapshotsWhen(most_changes=4, least_bytes=500)
-        context = TaskEnvironment(WorldClock(self.context.world).wall_ms, Metrics(), when=when)
-        return TopologyConverter(self.stream, _topology(self.topics).check(), context)
+        return task_converter(self.context.world, self.stream, joining(self.topics))
 
     def source(self, member: GroupMember, settings: Settings) -> RecordSource:
         del settings
-        if self.topics == ALONE:
-            return member
-        groups = TopicGroups((TopicGroup(self.topics, self._longest_idle_s),))
-        return MergingSource(member, groups, WorldClock(self.context.world), SILENT, _AHEAD_BYTES)
+        return merging(self.context.world, member, self.topics, self._longest_idle_s)
 
     def outlets(self, process: Process, store: SimulatedStore) -> Outlets:
         return outlets(self.coordinator, process, store, self.stream)
@@ -188,4 +197,4 @@ def _records_of(log: list[Sent], key: object) -> int:
 
 def build() -> Topology:
     """The topology that the settings name; worlds make their own, of one topic or of two."""
-    return _topology(BOTH)
+    return joining(BOTH)

@@ -18,21 +18,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from common.errors import KafkaDeltaExpressError
-from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import TopicPartition
 from common.stage.markers import DONE, MarkerName, marker_from_bytes
 from common.stage.merged import chain_topic, inputs_of
 from common.tables.identity import identity_of, overlap
 from common.tables.transactions import TxnIds
-from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
-from stage_writer.fetch.merged.source import MergingSource
 from stage_writer.outbox.ports import Outlets
 from stage_writer.ports import Converter, RecordSource
-from stage_writer.tasks.shared import SnapshotsWhen, TaskEnvironment
-from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, ProcessorContext, Record, Topology
-from stage_writer.topologies.stores import Stores
 from tests.simulation.delta_log import Place
 from tests.simulation.editing import (
     CALM,
@@ -45,16 +39,16 @@ from tests.simulation.editing import (
     Pipeline,
     settings_for,
 )
+from tests.simulation.joined import joining, merging, task_converter
 from tests.simulation.kafka import GroupMember
 from tests.simulation.kinds import Context
 from tests.simulation.outgoing import Coordinator, SourceMessage, outlets
 from tests.simulation.store import SimulatedStore
-from tests.simulation.world import SILENT, Chances, Process, WorldClock
+from tests.simulation.world import Chances, Process
 
 REGROUPED = replace(CALM, steps=(400, 1200), edits=("topics",), edited=0.01, undelivered=0.01)
 """Topics are added and removed, and sometimes Kafka takes no transactions."""
 _FORMER = re.compile(r"set topics: \[(.+?)\]")
-_AHEAD_BYTES = 200
 _LOADS_LATER = 0.3
 """In how many histories nothing is loaded before the last edit."""
 _RESTARTS = 0.01
@@ -76,23 +70,12 @@ class Passed(Processor):
         about = self.context
         place = [about.topic, about.partition, about.offset, record.timestamp_ms]
         self.context.forward(record, "table")
-        self.context.forward(record.with_value({"place": place}), "passed")
-
-
-def _topology(topics: tuple[str, ...]) -> Topology:
-    topology = Topology()
-    for topic in topics:
-        topology.add_source(topic, topic)
-    topology.add_processor("counts", Passed, *topics)
-    topology.add_state_store(Stores.key_value("counts"), "counts")
-    topology.add_sink("table", "counts")
-    topology.add_topic_sink("passed", "counts", topic="passed")
-    return topology
+        self.context.forward(record.with_value({"place": place}), "counted")
 
 
 def build() -> Topology:
     """The topology that the settings name; each process makes its own, of the topics in its config."""
-    return _topology(TOPICS)
+    return joining(TOPICS, Passed)
 
 
 class JoinedPipeline(Pipeline):
@@ -102,16 +85,11 @@ class JoinedPipeline(Pipeline):
 
     def converter(self, process: Process) -> Converter:
         del process
-        when = SnapshotsWhen(most_changes=4, least_bytes=500)
-        environment = TaskEnvironment(WorldClock(self.context.world).wall_ms, Metrics(), when=when)
-        return TopologyConverter(self.stream, _topology(self.config.topics).check(), environment)
+        return task_converter(self.context.world, self.stream, joining(self.config.topics, Passed))
 
     def source(self, member: GroupMember, settings: Settings) -> RecordSource:
         del settings
-        if len(self.config.topics) == 1:
-            return member
-        groups = TopicGroups((TopicGroup(self.config.topics),))
-        return MergingSource(member, groups, WorldClock(self.context.world), SILENT, _AHEAD_BYTES)
+        return merging(self.context.world, member, self.config.topics)
 
     def outlets(self, process: Process, store: SimulatedStore) -> Outlets:
         return outlets(self.coordinator, process, store, self.stream)
